@@ -12,7 +12,7 @@ from sbusd.dataplane.contract import PublishRule, Refusal, Sight
 from sbusd.protocol.direct_messages import direct_packet
 from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import vouched_packet
-from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused
+from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused, send_all
 from tests.support.wire import message
 
 STORE, ALICE, BOB = 991, 1_000, 1_001
@@ -30,17 +30,10 @@ def store(harness: SwitchHarness, *patterns: bytes, may_vouch: bool = True) -> i
     return number
 
 
-def send(harness: SwitchHarness, sender: int, *packets: bytes) -> None:
-    """Send packets, and let the switch handle them."""
-    for packet in packets:
-        assert harness.send(sender, packet)
-    harness.run()
-
-
 def deliver(harness: SwitchHarness, sender: int, recipient: int, *packets: bytes) -> bytes:
     """Send direct messages, the last one with a receipt, and return the number in that; other packets to the sender are an error."""
     *first, last = [direct_packet(recipient, packet) for packet in packets]
-    send(harness, sender, *first, ARMED, last)
+    send_all(harness, sender, *first, ARMED, last)
     (receipt,) = harness.receive(sender)
     assert receipt.startswith(RECEIPT)
     return receipt.removeprefix(RECEIPT)
@@ -55,7 +48,9 @@ def test_one_connection_gets_it_and_no_other(harness: SwitchHarness) -> None:
     harness.configure(second, sender=True)
     own = message(b"a/b", b"for all")
     packets = [message(b"a/b", b"%d" % number) for number in range(3)]
-    send(harness, sender, own, direct_packet(second, packets[0]), own, direct_packet(first, packets[1]), direct_packet(second, packets[2]))
+    send_all(
+        harness, sender, own, direct_packet(second, packets[0]), own, direct_packet(first, packets[1]), direct_packet(second, packets[2])
+    )
     head = b"CMSG !/from/%d/%b\0" % (sender, CRED)
     assert harness.receive(first) == [own, own, packets[1]], "once, although three patterns match"
     assert harness.receive(second) == [head + each for each in (own, packets[0], own, packets[2])]
@@ -68,9 +63,9 @@ def test_one_connection_gets_it_and_no_other(harness: SwitchHarness) -> None:
 
 def test_a_client_may_send_one_to_itself(harness: SwitchHarness) -> None:
     sender = store(harness, b"a")
-    send(harness, sender, direct_packet(sender, message(b"a", b"1")))
+    send_all(harness, sender, direct_packet(sender, message(b"a", b"1")))
     assert harness.receive(sender) == [message(b"a", b"1")]
-    send(harness, sender, b"CMSG echo/off", ARMED, direct_packet(sender, message(b"a", b"2")))
+    send_all(harness, sender, b"CMSG echo/off", ARMED, direct_packet(sender, message(b"a", b"2")))
     assert harness.receive(sender) == [RECEIPT + b"0"]
 
 
@@ -83,7 +78,7 @@ def test_without_a_matching_pattern_there_is_no_recipient_and_no_error(harness: 
         assert deliver(harness, sender, recipient, message(b"b")) == b"0"
     assert harness.receive(subscriber) == harness.receive(other) == []
     assert harness.switch.counters().undeliverable == 4
-    send(harness, sender, direct_packet(ABSENT, message(b"b")))
+    send_all(harness, sender, direct_packet(ABSENT, message(b"b")))
     assert harness.receive(sender) == []
     assert harness.events == []
     assert harness.switch.counters().undeliverable == 5
@@ -91,12 +86,12 @@ def test_without_a_matching_pattern_there_is_no_recipient_and_no_error(harness: 
 
 def test_a_receipt_lists_the_one_recipient(harness: SwitchHarness) -> None:
     subscriber, _, sender = harness.connect(b"b"), harness.connect(b"b"), store(harness)
-    send(harness, sender, b"CMSG receipt/recipients\0t", direct_packet(subscriber, message(b"b")))
+    send_all(harness, sender, b"CMSG receipt/recipients\0t", direct_packet(subscriber, message(b"b")))
     assert harness.receive(sender) == [RECEIPT + b"1\0%d" % subscriber]
-    send(harness, sender, b"CMSG receipt/undeliverable\0t", direct_packet(subscriber, message(b"b")))
+    send_all(harness, sender, b"CMSG receipt/undeliverable\0t", direct_packet(subscriber, message(b"b")))
     assert harness.receive(sender) == []
     # Nothing remains for the next message: it has both recipients.
-    send(harness, sender, b"CMSG receipt/recipients\0t", message(b"b"))
+    send_all(harness, sender, b"CMSG receipt/recipients\0t", message(b"b"))
     assert harness.receive(sender)[0].startswith(RECEIPT + b"2\0")
 
 
@@ -107,7 +102,7 @@ def test_a_member_of_groups_gets_it_once_as_a_member_of_the_first(harness: Switc
     for group in (b"z", b"b", b"c", b"a"):
         pattern = b"other/" if group == b"a" else b"jobs/"
         for number in (member, fellow, both):
-            send(harness, number, b"CMSG group/join\0%b\0%b" % (group, pattern))
+            send_all(harness, number, b"CMSG group/join\0%b\0%b" % (group, pattern))
     harness.configure(fellow, sender=True)
     job = message(b"jobs/1", b"x")
     assert deliver(harness, sender, member, job) == b"1"
@@ -123,10 +118,10 @@ def test_a_member_that_got_one_is_not_the_next(harness: SwitchHarness) -> None:
     members, sender = [harness.connect() for _ in range(2)], store(harness)
     for number in members:
         harness.set_party(number, ALICE)
-        send(harness, number, b"CMSG group/join\0g\0j")
-    send(harness, sender, direct_packet(members[0], message(b"j", b"1")))
+        send_all(harness, number, b"CMSG group/join\0g\0j")
+    send_all(harness, sender, direct_packet(members[0], message(b"j", b"1")))
     assert len(harness.receive(members[0])) == 1
-    send(harness, sender, message(b"j", b"2"))
+    send_all(harness, sender, message(b"j", b"2"))
     assert [len(harness.receive(number)) for number in members] == [0, 1]
 
 
@@ -134,9 +129,9 @@ def test_what_a_member_leaves_in_its_queue_goes_on_as_in_any_group(harness: Swit
     member, fellow, sender = harness.connect(send_buffer=5_000), harness.connect(), store(harness)
     for number in (member, fellow):
         harness.set_party(number, ALICE)
-        send(harness, number, b"CMSG group/join\0g\0j")
+        send_all(harness, number, b"CMSG group/join\0g\0j")
     packets = [message(b"j", b"%d" % number + bytes(1_000)) for number in range(20)]
-    send(harness, sender, *(direct_packet(member, packet) for packet in packets))
+    send_all(harness, sender, *(direct_packet(member, packet) for packet in packets))
     left = harness.switch.connection_counters(member).queued_packets
     assert left > 5
     assert harness.receive(fellow) == []
@@ -158,7 +153,7 @@ def test_they_can_be_in_a_batch_with_others_origins_and_all(harness: SwitchHarne
         for packet in packets
         for each in (direct_packet(plain, packet), direct_packet(wanting, vouched_packet(ORIGIN, packet)), vouched_packet(ORIGIN, packet))
     ]
-    send(harness, sender, join_batch([*batch, direct_packet(plain, packets[0])]))
+    send_all(harness, sender, join_batch([*batch, direct_packet(plain, packets[0])]))
     got = [packet for each in harness.receive(plain) for packet in parse_batch(each)]
     assert got == [packet for packet in packets for _ in range(2)] + packets[:1]
     shown = [packet for each in harness.receive(wanting) for packet in parse_batch(each)]
@@ -181,9 +176,9 @@ def test_rules_about_the_client_apply_and_reserved_keys_stay_closed(harness: Swi
     for key in allowed:
         assert deliver(harness, sender, listener, message(key)) == b"1"
     assert harness.receive(listener) == [message(key) for key in allowed]
-    send(harness, sender, *(direct_packet(listener, message(key)) for _, key in denied))
+    send_all(harness, sender, *(direct_packet(listener, message(key)) for _, key in denied))
     assert harness.receive(sender) == [refused(refusal, key) for refusal, key in denied]
-    send(harness, sender, ARMED, direct_packet(listener, message(b"lab/x")))
+    send_all(harness, sender, ARMED, direct_packet(listener, message(b"lab/x")))
     assert harness.receive(sender) == [refused(Refusal.POLICY, b"lab/x"), RECEIPT + b"0"]
     assert harness.receive(listener) == []
     assert harness.refusals(sender) == {
@@ -195,7 +190,7 @@ def test_rules_about_the_client_apply_and_reserved_keys_stay_closed(harness: Swi
 
 def test_a_truncated_one_is_refused_as_a_message(harness: SwitchHarness) -> None:
     subscriber, sender = harness.connect(b"a"), store(harness)
-    send(harness, sender, ARMED, b"CMSG !/to/%d\0" % subscriber + message(b"a", bytes(MAX_PACKET_BYTES)))
+    send_all(harness, sender, ARMED, b"CMSG !/to/%d\0" % subscriber + message(b"a", bytes(MAX_PACKET_BYTES)))
     assert harness.receive(sender) == [REFUSALS[Refusal.TRUNCATED], RECEIPT + b"0"]
     assert harness.receive(subscriber) == []
 
@@ -203,7 +198,7 @@ def test_a_truncated_one_is_refused_as_a_message(harness: SwitchHarness) -> None
 def test_a_wildcard_does_not_open_private_keys_to_it(harness: SwitchHarness) -> None:
     wild, private, sender = harness.connect(b"", b"*/cred/", b"!*/"), harness.connect(b"!/cred//1000//x"), store(harness)
     for recipient, expected in ((wild, []), (private, [message(b"!/cred//1000//x")])):
-        send(harness, sender, direct_packet(recipient, message(b"!/cred//1000//x")))
+        send_all(harness, sender, direct_packet(recipient, message(b"!/cred//1000//x")))
         assert harness.receive(recipient) == expected
 
 
@@ -212,7 +207,7 @@ def test_whether_a_connection_has_a_private_pattern_is_not_disclosed(harness: Sw
     harness.unprivileged = {sender}
     for recipient in (private, other, ABSENT):
         for ask in (b"always", b"undeliverable", b"recipients"):
-            send(harness, sender, b"CMSG receipt/%b\0t" % ask, direct_packet(recipient, message(b"!/cred//1000//x")))
+            send_all(harness, sender, b"CMSG receipt/%b\0t" % ask, direct_packet(recipient, message(b"!/cred//1000//x")))
             assert harness.receive(sender) == [RECEIPT + b"-"]
     assert len(harness.receive(private)) == 3
 
@@ -224,7 +219,7 @@ def test_a_full_queue_of_another_user_is_its_secret(make_harness: MakeHarness, k
     harness.set_party(slow, ALICE)
     packet = direct_packet(slow, message(key, bytes(1_000)))
     while not harness.switch.connection_counters(slow).lost_packets:
-        send(harness, sender, packet)
+        send_all(harness, sender, packet)
     assert deliver(harness, sender, slow, message(key, bytes(1_000))) == b"1"
     harness.set_party(sender, STORE, cred=CRED, may_deliver=True, sight=Sight.ALL)
     assert deliver(harness, sender, slow, message(key, bytes(1_000))) == b"0"
@@ -236,7 +231,7 @@ def test_a_slow_recipient_loses_what_its_queue_does_not_take_and_is_notified(mak
     slow, reader, sender = harness.connect(b"a", send_buffer=5_000), harness.connect(b"a"), store(harness)
     packets = [message(b"a", b"%d" % number + bytes(1_000)) for number in range(60)]
     for packet in packets:
-        send(harness, sender, direct_packet(slow, packet), direct_packet(reader, packet))
+        send_all(harness, sender, direct_packet(slow, packet), direct_packet(reader, packet))
     assert harness.receive(reader) == packets, "the publisher does not wait"
     received = harness.drain(slow)
     notices = [each for each in received if each.startswith(b"CMSG !/bus/lost\0")]
@@ -251,10 +246,10 @@ def test_a_recipient_that_blocks_blocks_its_own_user_only(make_harness: MakeHarn
     harness = make_harness(LimitSettings(queue_packets=4, block_timeout=600.0, progress_timeout=600.0))
     slow, sender = harness.connect(b"a", send_buffer=5_000), store(harness)
     harness.set_party(slow, STORE if may_wait else ALICE)
-    send(harness, slow, b"CMSG blocking/hard/block")
+    send_all(harness, slow, b"CMSG blocking/hard/block")
     packet = direct_packet(slow, message(b"a", bytes(1_000)))
     for _ in range(30):
-        send(harness, sender, packet)
+        send_all(harness, sender, packet)
     counters = harness.switch.connection_counters(slow)
     assert (harness.switch.counters().blocks > 0) is may_wait
     assert (counters.lost_packets > 0) is not may_wait
@@ -281,7 +276,7 @@ def test_a_paced_publisher_waits_for_it(make_harness: MakeHarness) -> None:
 def test_a_tap_gets_the_recipient(harness: SwitchHarness) -> None:
     tap, subscriber, sender = harness.connect(), harness.connect(b"a"), store(harness, b"a")
     harness.switch.set_tap(tap, b"")
-    send(harness, sender, b"CMSG echo/off")
+    send_all(harness, sender, b"CMSG echo/off")
     packets = [
         direct_packet(subscriber, message(b"a", b"1")),
         direct_packet(subscriber, vouched_packet(ORIGIN, message(b"a", b"2"))),
@@ -289,7 +284,7 @@ def test_a_tap_gets_the_recipient(harness: SwitchHarness) -> None:
         direct_packet(sender, message(b"a", b"4")),
         message(b"a", b"5"),
     ]
-    send(harness, sender, *packets)
+    send_all(harness, sender, *packets)
     lines = [json.loads(packet.partition(b"\0")[2].partition(b"\n")[0]) for packet in harness.receive(tap)]
     assert [(line.get("to"), line.get("vouched"), line["recipients"], line.get("missed")) for line in lines] == [
         (subscriber, None, 1, None),
@@ -303,7 +298,7 @@ def test_a_tap_gets_the_recipient(harness: SwitchHarness) -> None:
 def test_stream_sockets_take_and_send_them_too(harness: SwitchHarness) -> None:
     sender, subscriber, other = (harness.connect(*patterns, is_stream=True) for patterns in ((), (b"a",), (b"a",)))
     harness.set_party(sender, STORE, cred=CRED, may_deliver=True)
-    send(harness, sender, ARMED, direct_packet(subscriber, message(b"a", b"1")))
+    send_all(harness, sender, ARMED, direct_packet(subscriber, message(b"a", b"1")))
     assert harness.receive(sender) == [RECEIPT + b"1"]
     assert harness.receive(subscriber) == [message(b"a", b"1")]
     assert harness.receive(other) == []
@@ -331,7 +326,7 @@ def test_queued_ones_reach_their_recipient_after_a_handover(harness: SwitchHarne
     slow, other, sender = harness.connect(b"a", send_buffer=20_000), harness.connect(b"a"), store(harness)
     packets = [message(b"a", b"%d " % number + bytes(2_000)) for number in range(40)]
     for packet in packets:
-        send(harness, sender, direct_packet(slow, packet))
+        send_all(harness, sender, direct_packet(slow, packet))
     assert harness.switch.connection_counters(slow).queued_packets > 20
     harness.hand_over()
     assert harness.drain(slow) == packets
@@ -357,7 +352,7 @@ def test_one_that_must_wait_for_a_decision_keeps_its_recipient(make_harness: Mak
     wanting, other, sender = harness.connect(KEY), harness.connect(KEY), store(harness)
     packets = [message(KEY, b"%d" % number) for number in range(20)]
     wrapped = [packet if origin is None else vouched_packet(origin, packet) for packet in packets]
-    send(harness, sender, join_batch([each for packet in wrapped for each in (ARMED, direct_packet(wanting, packet))]))
+    send_all(harness, sender, join_batch([each for packet in wrapped for each in (ARMED, direct_packet(wanting, packet))]))
     assert harness.receive(wanting) == packets
     assert harness.receive(other) == []
     assert harness.receive(sender) == [RECEIPT + b"1"] * 20

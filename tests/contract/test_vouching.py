@@ -19,7 +19,7 @@ from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbusd.protocol.vouching import parse_vouched, vouched_packet
 from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
-from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused
+from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused, send_all
 from tests.support.wire import error_code, message
 
 SERVICE, ALICE, BOB = 990, 1_000, 1_001
@@ -48,13 +48,6 @@ def curious(harness: SwitchHarness, *patterns: bytes) -> int:
     return number
 
 
-def send(harness: SwitchHarness, sender: int, *packets: bytes) -> None:
-    """Send packets, and let the switch handle them."""
-    for packet in packets:
-        assert harness.send(sender, packet)
-    harness.run()
-
-
 def service(make_bus: MakeBus, *rules: PolicyRule) -> tuple[InProcessBus, BusClient]:
     """Return a bus, and a client of the service."""
     bus = make_bus(DaemonSettings(rights=RIGHTS, policy=rules))
@@ -67,7 +60,7 @@ def service(make_bus: MakeBus, *rules: PolicyRule) -> tuple[InProcessBus, BusCli
 def test_it_is_delivered_as_if_the_client_had_published_it(harness: SwitchHarness) -> None:
     plain, wanting, sender = harness.connect(b"a"), curious(harness, b"a"), voucher(harness)
     own, others = message(b"a", b"own"), message(b"a", b"of others")
-    send(harness, sender, own, vouched_packet(ORIGIN, others), own)
+    send_all(harness, sender, own, vouched_packet(ORIGIN, others), own)
     assert harness.receive(plain) == [own, others, own]
     plainly = b"CMSG !/from/%d/%b\0%b" % (sender, CRED, own)
     assert harness.receive(wanting) == [plainly, shown(sender, others), plainly]
@@ -83,7 +76,7 @@ def test_each_message_of_a_batch_keeps_its_own_origin(make_harness: MakeHarness)
     batch = join_batch([each for origin, packet in zip(origins, sent, strict=True) for each in (vouched_packet(origin, packet), packet)])
     for number in (plain, wanting):
         harness.configure(number, batch=True)
-    send(harness, sender, batch)
+    send_all(harness, sender, batch)
     expected = [packet for packet in sent for _ in range(2)]
     assert [packet for each in harness.receive(plain) for packet in parse_batch(each)] == expected
     assert [packet for each in harness.receive(wanting) for packet in parse_batch(each)] == [
@@ -100,7 +93,7 @@ def test_queued_messages_keep_their_origin_across_a_handover(harness: SwitchHarn
     packets = [message(b"a", b"%d " % number + bytes(2_000)) for number in range(40)]
     origins = [b"h%d/!/cred/1/2/3" % number for number in range(40)]
     for number in range(40):
-        send(harness, sender, vouched_packet(origins[number], packets[number]))
+        send_all(harness, sender, vouched_packet(origins[number], packets[number]))
         if number == 20:
             harness.hand_over()
     assert harness.switch.connection_counters(slow).queued_packets > 20
@@ -141,7 +134,7 @@ def test_a_message_that_must_wait_for_a_decision_is_never_the_clients_own(make_h
     for withheld in (True, False):
         harness.unprivileged = {sender} if withheld else set()
         asks = [each for packet in packets for each in (b"CMSG receipt/always\0t", vouched_packet(ORIGIN, packet))]
-        send(harness, sender, join_batch(asks))
+        send_all(harness, sender, join_batch(asks))
         assert harness.receive(wanting) == [shown(sender, packet) for packet in packets]
         assert harness.receive(sender) == [b"CMSG !/bus/receipt\0t\0" + (b"-" if withheld else b"1")] * 20
 
@@ -161,7 +154,7 @@ def test_a_decision_about_a_receipt_ends_with_the_right(make_harness: MakeHarnes
     assert harness.receive(sender) == []
     harness.set_party(sender, SERVICE, cred=CRED, may_vouch=False)
     harness.unprivileged = {sender}
-    send(harness, sender, message(key))
+    send_all(harness, sender, message(key))
     assert harness.receive(sender) == [packet, b"CMSG !/bus/receipt\0t\0-"], "the sink of the harness got it, as a control message"
     assert harness.events == [("decided", sender)] * 2
 
@@ -175,7 +168,7 @@ def test_receipts_are_those_of_the_message(harness: SwitchHarness) -> None:
     for packet, recipients, before in zip(
         (vouched_packet(ORIGIN, message(b"a")), vouched_packet(ORIGIN, message(b"!/bus/x")), too_long), expected, refusals, strict=True
     ):
-        send(harness, sender, b"CMSG receipt/always\0t", packet)
+        send_all(harness, sender, b"CMSG receipt/always\0t", packet)
         assert harness.receive(sender) == [*before, b"CMSG !/bus/receipt\0t\0" + recipients]
 
 
@@ -185,7 +178,7 @@ def test_rules_about_the_client_apply(harness: SwitchHarness) -> None:
     harness.set_publish_rules((PublishRule(b"host/", True), PublishRule(b"!/c", True), PublishRule(b"", False)))
     harness.set_party(sender, SERVICE, cred=CRED, may_vouch=True, rules=7)
     keys = [b"host/x", b"lab/x", b"!/cred//1//x", b"!/cred/1", b"!/conn/3/host/x", b"!/conn/3/lab/x", b"!/event/connect/1", b"k" * 5_000]
-    send(harness, sender, *(vouched_packet(ORIGIN, message(key)) for key in keys))
+    send_all(harness, sender, *(vouched_packet(ORIGIN, message(key)) for key in keys))
     assert harness.receive(listener) == [message(b"host/x"), message(b"!/cred//1//x")]
     assert harness.receive(address) == [message(b"!/conn/3/host/x")]
     assert harness.receive(sender) == [
@@ -205,7 +198,7 @@ def test_rules_about_the_client_apply(harness: SwitchHarness) -> None:
 def test_a_tap_gets_the_origin_beside_the_credentials(harness: SwitchHarness) -> None:
     tap, sender = harness.connect(), voucher(harness)
     harness.switch.set_tap(tap, b"")
-    send(harness, sender, vouched_packet(ORIGIN, message(b"a", b"1")), message(b"a", b"2"))
+    send_all(harness, sender, vouched_packet(ORIGIN, message(b"a", b"1")), message(b"a", b"2"))
     lines = [json.loads(packet.partition(b"\0")[2].partition(b"\n")[0]) for packet in harness.receive(tap)]
     assert [(line["id"], line["cred"], line.get("vouched")) for line in lines] == [
         (sender, CRED.decode(), ORIGIN.decode()),
@@ -286,7 +279,7 @@ def test_the_switch_and_the_reference_agree(rest: bytes) -> None:
     try:
         wanting, sender = curious(harness, b""), voucher(harness)
         packet = b"CMSG !/from/" + rest
-        send(harness, sender, packet)
+        send_all(harness, sender, packet)
         try:
             origin, inner = parse_vouched(packet)
         except ProtocolError:
@@ -370,9 +363,9 @@ def test_a_notice_that_does_not_fit_is_counted_in_the_next_one(make_harness: Mak
     for size in (1_000, 0):
         losses = harness.switch.connection_counters(slow).lost_packets
         while harness.switch.connection_counters(slow).lost_packets == losses:
-            send(harness, sender, message(b"a", bytes(size)))
+            send_all(harness, sender, message(b"a", bytes(size)))
     before = harness.switch.connection_counters(slow).lost_packets
-    send(harness, sender, b"CMSG lost/for\0%d\0a" % count)
+    send_all(harness, sender, b"CMSG lost/for\0%d\0a" % count)
     expected = before + max(count, 1)
     assert harness.switch.connection_counters(slow).lost_packets == expected
     harness.check_balance()
@@ -446,7 +439,7 @@ def test_the_length_before_a_message_in_a_batch_is_written_over_the_origin_only(
         harness.configure(number, batch=True)
     sender = voucher(harness)
     packets = [vouched_packet(b"x/!/cred/1/2/3", message(b"a", struct.pack("<I", number))) for number in range(10)]
-    send(harness, sender, join_batch(packets), *packets)
+    send_all(harness, sender, join_batch(packets), *packets)
     for number in both:
         received = [packet for each in harness.receive(number) for packet in (parse_batch(each) if each[:5] == b"CMSG " else [each])]
         assert received == [message(b"a", struct.pack("<I", each)) for each in range(10)] * 2

@@ -17,8 +17,8 @@ from tools.stage import ROOT
 END_SECONDS = 540
 """When a run that does not end is a failure, on a machine however slow."""
 
-ONE_IN = int(os.environ.get("SBUS_FAULTS_ONE_IN", "2"))
-"""Every how many faults one is tried; ``make faults`` tries all. Each call fails at each point, with three or four errors of seven."""
+ONE_IN = int(os.environ.get("SBUS_FAULTS_ONE_IN", "4"))
+"""Every how many faults one is tried; ``make faults`` tries all. Each call fails at each point, with one or two errors of seven."""
 
 FEWEST_FAULTS = {
     "recvmmsg": 300,

@@ -9,16 +9,9 @@ from sbusd.config.settings import LimitSettings
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import RecordingHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
-
-
-class _Listening(SwitchHarness):
-    """A switch whose sink only records its calls."""
-
-    def control(self, connection: int, packet: bytes) -> None:
-        self.events.append((connection, packet))
 
 
 def check(data: bytes) -> None:
@@ -50,7 +43,7 @@ def _apart(batch: bytes) -> tuple[list[bytes], list[bytes]]:
 
 def _run(choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
     """Send *batch* to the switch; return the packets that a reader of everything receives, and the calls of the sink."""
-    harness = _Listening(LIMITS[bool(choices & 2)])
+    harness = RecordingHarness(LIMITS[bool(choices & 2)])
     try:
         reader, sender = harness.connect(), harness.connect()
         harness.switch.subscribe(reader, b"")

@@ -15,7 +15,7 @@ from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import is_batch, join_batch, parse_batch
 from sbusd.protocol.vouching import VOUCHED_HEAD, parse_vouched
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import RecordingHarness, SwitchHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
 CRED = b"!/cred/9/990/55"
@@ -24,13 +24,6 @@ MOST_PACKETS = 12
 
 Direct = tuple[int, bytes]
 """The recipient and the MSG packet."""
-
-
-class _Listening(SwitchHarness):
-    """A switch whose sink only records its calls."""
-
-    def control(self, connection: int, packet: bytes) -> None:
-        self.events.append((connection, packet))
 
 
 def check(data: bytes) -> None:
@@ -78,7 +71,7 @@ def _key(message: bytes) -> bytes:
 
 def _run(choices: int, packets: list[bytes], expected: list[Direct]) -> list[bytes]:
     """Send *packets*, check that the two readers of everything, and a tap, get what is *expected*, and return the calls of the sink."""
-    harness = _Listening(LIMITS[bool(choices & 2)])
+    harness = RecordingHarness(LIMITS[bool(choices & 2)])
     try:
         tap, sender = _connect(harness, choices)
         for packet in [join_batch(packets)] if choices & 16 and packets else packets:

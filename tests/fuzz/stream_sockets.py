@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, is_batch
 from tests.support.frames import LENGTH
-from tests.support.switch_harness import SwitchHarness
-
-
-class _Recording(SwitchHarness):
-    """A switch whose sink only records the packets."""
-
-    def control(self, connection: int, packet: bytes) -> None:
-        self.events.append((connection, packet))
+from tests.support.switch_harness import RecordingHarness
 
 
 def check(data: bytes) -> None:
@@ -25,7 +18,7 @@ def check(data: bytes) -> None:
     packets, is_wrong = _packets(stream)
     if any(is_batch(packet) for packet in packets):
         return
-    harness = _Recording()
+    harness = RecordingHarness()
     try:
         sender = harness.connect(is_stream=True)
         view = stream

@@ -15,20 +15,13 @@ from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import is_batch, join_batch, parse_batch
 from sbusd.protocol.vouching import parse_vouched
-from tests.support.switch_harness import SwitchHarness
+from tests.support.switch_harness import RecordingHarness, SwitchHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
 CRED = b"!/cred/9/990/55"
 MOST_PACKETS = 12
 
 Vouched = tuple[bytes, bytes]
-
-
-class _Listening(SwitchHarness):
-    """A switch whose sink only records its calls."""
-
-    def control(self, connection: int, packet: bytes) -> None:
-        self.events.append((connection, packet))
 
 
 def check(data: bytes) -> None:
@@ -75,7 +68,7 @@ def _run(choices: int, packets: list[bytes], expected: list[Vouched]) -> list[by
     """
     patterns = {b"", *(_key(inner) for _, inner in expected if inner.startswith(b"MSG !"))}
     read = [each for each in expected if any(KeySpace().matches(pattern, _key(each[1])) for pattern in patterns)]
-    harness = _Listening(LIMITS[bool(choices & 2)])
+    harness = RecordingHarness(LIMITS[bool(choices & 2)])
     try:
         plain, curious, tap, sender = (harness.connect() for _ in range(4))
         harness.set_party(sender, 990, cred=CRED, may_vouch=True)

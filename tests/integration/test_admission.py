@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import pytest
 
@@ -49,10 +48,8 @@ def test_u_accepts_a_name_and_can_be_repeated(daemon: StartDaemon) -> None:
     check_refused(bus, FIRST)
 
 
-def test_u_adds_to_the_configuration(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text(f"allowed_users = [{FIRST.uid}]\n")
-    bus = daemon("-C", str(config), "-u", str(SECOND.uid))
+def test_u_adds_to_the_configuration(daemon: StartDaemon) -> None:
+    bus = daemon("-u", str(SECOND.uid), config=f"allowed_users = [{FIRST.uid}]\n")
     check_served(bus, FIRST)
     check_served(bus, SECOND)
     check_refused(bus, User(61_003, 61_003))
@@ -86,9 +83,7 @@ def test_the_owner_of_a_user_s_bus_is_that_user_and_root(daemon: StartDaemon) ->
     assert b'"scope":"connection"' in bus.client(SECOND).ask(controls.STATS)
 
 
-def test_an_admin_is_an_owner(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text(f"admins = [{SECOND.uid}]\n")
-    bus = daemon("-C", str(config))
+def test_an_admin_is_an_owner(daemon: StartDaemon) -> None:
+    bus = daemon(config=f"admins = [{SECOND.uid}]\n")
     assert b'"scope":"bus"' in bus.client(SECOND).ask(controls.STATS)
     assert b'"scope":"connection"' in bus.client(FIRST).ask(controls.STATS)

@@ -6,8 +6,6 @@ import contextlib
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +13,9 @@ import pytest
 
 from sbusd.client import Bus
 from sbusd.protocol.blobs import F_ADD_SEALS, new_ticket
-from tests.support.blob_programs import BlobProgram, sealed
+from tests.support.blob_programs import ENV, BlobProgram, sealed
 from tests.support.daemons import Daemon
+from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
 from tests.support.skips import require
 from tests.support.users import FIRST, SECOND
@@ -251,10 +250,9 @@ def test_the_program_refuses_wrong_configurations(folder: Path, bus: Daemon) -> 
         ("color = 1\n", "color: unknown key"),
     ):
         file.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-m", "sbusd.blob.main", "-C", str(file), "--check"], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 78, done.stderr
-        (line,) = done.stderr.splitlines()
+        with (folder / "errors").open("wb") as errors:
+            started = start_program("sbusd.blob.main", "-C", str(file), "--check", env=ENV, stdout=errors.fileno(), stderr=errors.fileno())
+        assert started.wait(60) == 78
+        (line,) = (folder / "errors").read_text().splitlines()
         assert line.startswith(f"sbus-blob: {file}: ")
         assert words in line

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from sbusd.client import Request, ServiceError
 from sbusd.protocol.envelope import Envelope, parse_envelope
-from tests.support.c_programs import Actor, client_program, first_to_write
+from tests.support.c_programs import Actor, first_to_write
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service
 from tests.support.users import User
@@ -20,20 +17,6 @@ MILLISECONDS = "30000"
 
 
 SHARES_BUS = True
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
-    return client_program("actor", tmp_path_factory.mktemp("c"))
-
-
-@pytest.fixture
-def caller(program: Path, bus: Daemon) -> Iterator[Actor]:
-    """A connection for calls."""
-    actor = Actor(program, bus.path)
-    yield actor
-    actor.close()
 
 
 def _echo(request: Request) -> bytes:
@@ -73,12 +56,12 @@ def test_a_call_without_an_end(bus: Daemon, caller: Actor) -> None:
         assert caller.line().startswith((f"error\t{errno.ECONNABORTED}\t", f"error\t{errno.ENOENT}\t"))
 
 
-def test_the_callee_is_the_service_that_got_the_request(bus: Daemon, caller: Actor, program: Path) -> None:
+def test_the_callee_is_the_service_that_got_the_request(bus: Daemon, caller: Actor, c_program: Path) -> None:
     """It ends, and the call fails at once, although other services of the group are there."""
     listener = bus.client()
     listener.subscribe(b"rpc/")
     listener.barrier()
-    services = [Actor(program, bus.path) for _ in range(2)]
+    services = [Actor(c_program, bus.path) for _ in range(2)]
     for service in services:
         service.ok("serve-one", "shared")
         service.barrier()
@@ -126,9 +109,9 @@ def test_many_listeners_do_not_hide_the_service(bus: Daemon, caller: Actor, seco
         assert caller.do("call", "echo", "3", MILLISECONDS) == f"reply\t{service.pid}\t3\t1"
 
 
-def test_a_call_after_a_reconnection(daemon: StartDaemon, program: Path) -> None:
+def test_a_call_after_a_reconnection(daemon: StartDaemon, c_program: Path) -> None:
     bus = daemon()
-    caller = Actor(program, bus.path, "rb")
+    caller = Actor(c_program, bus.path, "rb")
     with running_service(bus.path, echo=_echo) as service:
         assert caller.do("call", "echo", "3", MILLISECONDS) == f"reply\t{service.pid}\t3\t1"
     bus.stop()
@@ -140,18 +123,16 @@ def test_a_call_after_a_reconnection(daemon: StartDaemon, program: Path) -> None
     caller.close()
 
 
-def test_a_denied_call(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
-    config = tmp_path / "sbusd.toml"
-    config.write_text('[[policy]]\nkeys = "rpc/echo"\npublish = "deny"\ncomment = "not now"\n')
-    bus = daemon("-C", str(config))
-    caller = Actor(program, bus.path)
+def test_a_denied_call(daemon: StartDaemon, c_program: Path) -> None:
+    bus = daemon(config='[[policy]]\nkeys = "rpc/echo"\npublish = "deny"\ncomment = "not now"\n')
+    caller = Actor(c_program, bus.path)
     with running_service(bus.path, echo=_echo):
         assert caller.do("call", "echo", "3", MILLISECONDS).startswith(f"error\t{errno.EPERM}\t")
     caller.close()
 
 
-def test_calls_that_are_not_made(bus: Daemon, program: Path) -> None:
-    caller = Actor(program, bus.path)
+def test_calls_that_are_not_made(bus: Daemon, c_program: Path) -> None:
+    caller = Actor(c_program, bus.path)
     assert caller.do("call", "a*", "1", MILLISECONDS).startswith(f"error\t{errno.EINVAL}\t")
     assert caller.do("call", "echo", "1", "0").startswith(f"error\t{errno.EINVAL}\t")
     caller.ok("subscribe", "k")

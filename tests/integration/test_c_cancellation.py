@@ -15,7 +15,7 @@ import pytest
 
 from sbusd.client import Bus, CallTimeout, Request
 from sbusd.protocol.envelope import Envelope, parse_envelope
-from tests.support.c_programs import Actor, LineProgram, client_program
+from tests.support.c_programs import Actor, LineProgram
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service
 from tests.support.users import User
@@ -32,23 +32,9 @@ MOST_LATE = 1024
 SHARES_BUS = True
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
-    return client_program("actor", tmp_path_factory.mktemp("c"))
-
-
-@pytest.fixture
-def caller(program: Path, bus: Daemon) -> Iterator[Actor]:
-    """A connection for calls."""
-    actor = Actor(program, bus.path)
-    yield actor
-    actor.close()
-
-
-def _serving(program: Path, path: str, options: str = "-") -> Actor:
+def _serving(c_program: Path, path: str, options: str = "-") -> Actor:
     """Return a service of the command ``work`` that the bus has noted; the test reads its requests."""
-    actor = Actor(program, path, options)
+    actor = Actor(c_program, path, options)
     actor.ok("serve-one", "work")
     actor.barrier()  # reads the address, and subscribes
     actor.barrier()
@@ -56,9 +42,9 @@ def _serving(program: Path, path: str, options: str = "-") -> Actor:
 
 
 @pytest.fixture
-def service(program: Path, bus: Daemon) -> Iterator[Actor]:
+def service(c_program: Path, bus: Daemon) -> Iterator[Actor]:
     """A service of the command ``work``."""
-    actor = _serving(program, bus.path)
+    actor = _serving(c_program, bus.path)
     yield actor
     actor.close()
 
@@ -138,9 +124,9 @@ def test_a_response_can_be_read_in_an_event_loop(caller: Actor, service: Actor) 
     assert caller.do("wait", "-1") == f"reply\t{service.process.pid}\t{b'done'.hex()}"
 
 
-def test_closing_the_connection_cancels_the_call(bus: Daemon, program: Path) -> None:
+def test_closing_the_connection_cancels_the_call(bus: Daemon, c_program: Path) -> None:
     with _cancellable(bus.path) as events:
-        caller = Actor(program, bus.path)
+        caller = Actor(c_program, bus.path)
         caller.ok("start", "work", "", MILLISECONDS)
         assert os.read(events, 1) == b"r"
         caller.ok("close")
@@ -230,12 +216,10 @@ def test_a_list_that_the_program_requests_is_not_about_a_caller(bus: Daemon, ser
     assert parse_envelope(client.receive().partition(b"\0")[2]).data == b"done"
 
 
-def test_a_service_asks_again_after_a_loss(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_a_service_asks_again_after_a_loss(daemon: StartDaemon, c_program: Path) -> None:
     """The event of the disconnection is among the lost packets."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
-    service = _serving(program, bus.path)
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
+    service = _serving(c_program, bus.path)
     service.ok("subscribe", "k")
     service.barrier()
     client, address = _client(bus)
@@ -313,12 +297,12 @@ def test_cancellations_of_other_requests_have_no_effect(bus: Daemon, service: Ac
     assert client.barrier() == []
 
 
-def test_what_others_send_does_not_prolong_a_timeout(program: Path) -> None:
+def test_what_others_send_does_not_prolong_a_timeout(c_program: Path) -> None:
     """A function that waits reads a limited number of packets after its timeout. The test is the bus, so that all of them are there."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         ours.settimeout(WAIT_SECONDS)
-        caller = LineProgram(program, {"SBUS_ADDRESS": f"/dev/fd/{theirs.fileno()}"}, (theirs.fileno(),))
+        caller = LineProgram(c_program, {"SBUS_ADDRESS": f"/dev/fd/{theirs.fileno()}"}, (theirs.fileno(),))
         caller.write(b"connect\t-\nstart\twork\t\t30000\n")
         answers = {b"!/conn/whoami": b"!/conn/7/", b"!/bus/members": b'{"members":[{"id":9,"cred":""}],"next":null}'}
         request, looked = Envelope("work", "none"), 0
@@ -359,10 +343,10 @@ def test_one_user_cannot_use_up_the_open_requests_of_another(bus: Daemon, servic
 
 
 def test_a_response_does_not_reach_the_client_that_has_the_number_of_the_caller_after_a_reconnection(
-    daemon: StartDaemon, program: Path
+    daemon: StartDaemon, c_program: Path
 ) -> None:
     bus = daemon()
-    service = _serving(program, bus.path, "r")
+    service = _serving(c_program, bus.path, "r")
     client, address = _client(bus)
     _request(client, address)
     assert service.do("read", "work", "0").startswith("request\t")

@@ -26,7 +26,6 @@ from tests.support.c_programs import (
     Actor,
     LineProgram,
     Shown,
-    client_program,
     compile_program,
     shown,
 )
@@ -45,19 +44,13 @@ Act = Callable[..., Actor]
 SHARES_BUS = True
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
-    return client_program("actor", tmp_path_factory.mktemp("c"))
-
-
 @pytest.fixture
-def act(program: Path) -> Iterator[Act]:
+def act(c_program: Path) -> Iterator[Act]:
     """Start C programs; each must end without words from a sanitizer."""
     started: list[Actor] = []
 
     def start(path: str, options: str = "-") -> Actor:
-        started.append(Actor(program, path, options))
+        started.append(Actor(c_program, path, options))
         return started[-1]
 
     yield start
@@ -231,7 +224,7 @@ def test_receipts(bus: Daemon, act: Act) -> None:
             assert (receipt.kind, receipt.token, receipt.count) == ("receipt", b"token 1", count)
 
 
-def test_a_receipt_that_hides_the_number(bus: Daemon, program: Path, first_user: User) -> None:
+def test_a_receipt_that_hides_the_number(bus: Daemon, c_program: Path, first_user: User) -> None:
     """For a private key of another user."""
     client = bus.client(first_user)
     client.control(b"receipt/always", b"t")
@@ -257,11 +250,9 @@ def test_refusals(bus: Daemon, act: Act) -> None:
     assert actor.do("publish", "k", "1") == f"error\t{errno.ENOTCONN}\t{bus.path}: not sent: not connected to the bus"
 
 
-def test_gaps(daemon: StartDaemon, act: Act, tmp_path: Path) -> None:
+def test_gaps(daemon: StartDaemon, act: Act) -> None:
     """A program that does not read loses messages, and learns where and how many; none is lost without a notice."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
     actor = act(bus.path)
     actor.ok("subscribe", "k")
     actor.barrier()
@@ -395,8 +386,8 @@ def test_a_restart_of_the_bus_is_not_noticed(folder: Path, act: Act) -> None:
         ("/dev/unix/abstract/2f002f", errno.EINVAL, "/dev/unix/abstract/2f002f: cannot connect: not the address of a bus"),
     ],
 )
-def test_addresses_without_a_bus(program: Path, address: str, error: int, words: str) -> None:
-    running = LineProgram(program, {"SBUS_ADDRESS": address})
+def test_addresses_without_a_bus(c_program: Path, address: str, error: int, words: str) -> None:
+    running = LineProgram(c_program, {"SBUS_ADDRESS": address})
     running.write(b"connect\t-\n")
     line = running.line()
     assert line.startswith(f"error\t{error}\t{words}")
@@ -407,7 +398,7 @@ def test_addresses_without_a_bus(program: Path, address: str, error: int, words:
 
 
 @pytest.mark.parametrize("place", ["hex", "abstract", "descriptor"])
-def test_addresses(daemon: StartDaemon, act: Act, program: Path, place: str) -> None:
+def test_addresses(daemon: StartDaemon, act: Act, c_program: Path, place: str) -> None:
     """The forms of sbusd(8) besides a path."""
     name = b"\0c-client-%d" % os.getpid()
     abstract = f"/dev/unix/abstract/{name.hex()}"
@@ -424,14 +415,14 @@ def test_addresses(daemon: StartDaemon, act: Act, program: Path, place: str) -> 
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connected:
             connected.connect(bus.path)
             os.set_inheritable(connected.fileno(), True)
-            command = f"exec {program} {connected.fileno()}<&{connected.fileno()}"
+            command = f"exec {c_program} {connected.fileno()}<&{connected.fileno()}"
             lines = "connect\t-\nsubscribe\tk\npublish\tk\t3\nnext\t30000\n"
             env = {"SBUS_ADDRESS": f"/dev/fd/{connected.fileno()}", "PATH": os.defpath}
             done = subprocess.run(
                 ["bash", "-c", command], input=lines, env=env, capture_output=True, text=True, close_fds=False, check=True
             )
             assert shown(done.stdout.splitlines()[-1]) == _message(b"k", _payload(0, 3))
-            again = LineProgram(program, env)
+            again = LineProgram(c_program, env)
             again.write(b"connect\tr\n")
             assert again.line().endswith("a descriptor cannot be reconnected; leave out SBUS_RECONNECT")
             again.close()

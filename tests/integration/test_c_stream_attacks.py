@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.protocol.envelope import Envelope, parse_envelope
-from tests.support.c_programs import Actor, client_program
+from tests.support.c_programs import Actor
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service
 from tests.support.users import User
@@ -23,22 +23,8 @@ MOST_GRANTED = 1024
 SHARES_BUS = True
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C program."""
-    return client_program("actor", tmp_path_factory.mktemp("c"))
-
-
-@pytest.fixture
-def caller(program: Path, bus: Daemon) -> Iterator[Actor]:
-    """A connection for calls."""
-    actor = Actor(program, bus.path)
-    yield actor
-    actor.close()
-
-
-def _serving(program: Path, bus: Daemon) -> Actor:
-    actor = Actor(program, bus.path)
+def _serving(c_program: Path, bus: Daemon) -> Actor:
+    actor = Actor(c_program, bus.path)
     actor.ok("serve-one", "rows")
     actor.barrier()
     actor.barrier()
@@ -46,9 +32,9 @@ def _serving(program: Path, bus: Daemon) -> Actor:
 
 
 @pytest.fixture
-def service(program: Path, bus: Daemon) -> Iterator[Actor]:
+def service(c_program: Path, bus: Daemon) -> Iterator[Actor]:
     """A service of the command ``rows``, whose test reads the requests."""
-    actor = _serving(program, bus)
+    actor = _serving(c_program, bus)
     yield actor
     actor.close()
 
@@ -237,12 +223,10 @@ def test_one_user_cannot_use_up_the_streams_of_another(bus: Daemon, service: Act
     assert _received(client).part == 1
 
 
-def test_lost_grants_end_the_streams_with_an_error(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_lost_grants_end_the_streams_with_an_error(daemon: StartDaemon, c_program: Path) -> None:
     """Otherwise the service and the caller would wait for each other. A request without parts is still responded to."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
-    service = _serving(program, bus)
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
+    service = _serving(c_program, bus)
     service.ok("subscribe", "k")
     service.barrier()
     client, address = _client(bus)

@@ -28,29 +28,21 @@ SHARES_BUS = True
 
 
 @pytest.fixture(scope="module", params=[AS_C, AS_CXX], ids=["C99", "C++11"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def c_program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The C program, as C and as C++."""
     return compile_program([SOURCE / "actor.c", *SHARED], tmp_path_factory.mktemp("c") / "actor", (*request.param, *SANITIZED))
 
 
 @pytest.fixture
-def caller(program: Path, bus: Daemon) -> Iterator[Actor]:
-    """A connection for calls."""
-    actor = Actor(program, bus.path)
-    yield actor
-    actor.close()
-
-
-@pytest.fixture
-def service(program: Path, bus: Daemon) -> Iterator[Actor]:
+def service(c_program: Path, bus: Daemon) -> Iterator[Actor]:
     """A service of the command ``rows``, whose test reads the requests."""
-    actor = _serving(program, bus)
+    actor = _serving(c_program, bus)
     yield actor
     actor.close()
 
 
-def _serving(program: Path, bus: Daemon) -> Actor:
-    actor = Actor(program, bus.path)
+def _serving(c_program: Path, bus: Daemon) -> Actor:
+    actor = Actor(c_program, bus.path)
     actor.ok("serve-one", "rows")
     actor.barrier()
     actor.barrier()
@@ -189,12 +181,10 @@ def test_one_of_several_services_streams_and_the_others_are_cancelled(
         assert sorted(map(int, lines)) in ([99], [0, 99])
 
 
-def test_lost_parts_end_the_stream(daemon: StartDaemon, program: Path, tmp_path: Path) -> None:
+def test_lost_parts_end_the_stream(daemon: StartDaemon, c_program: Path) -> None:
     """The caller has accepted more than the bus queues for it, and does not read."""
-    config = tmp_path / "sbusd.toml"
-    config.write_text("[limits]\nqueue_packets = 10\n")
-    bus = daemon("-C", str(config))
-    caller = Actor(program, bus.path)
+    bus = daemon(config="[limits]\nqueue_packets = 10\n")
+    caller = Actor(c_program, bus.path)
     reader, writer = os.pipe()
 
     def noted(request: Request) -> Iterator[bytes]:

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,14 +15,6 @@ from tests.support.daemons import Daemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code
-
-
-@pytest.fixture
-def manager(folder: Path) -> Iterator[Manager]:
-    """A bus whose state a service manager keeps."""
-    with Manager(folder) as made:
-        made.start()
-        yield made
 
 
 def names(client: RawClient) -> list[str]:

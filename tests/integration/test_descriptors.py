@@ -113,9 +113,7 @@ def test_a_packet_of_no_bytes_does_not_hide_another(old_bus: Daemon, peers: cont
 
 def test_a_close_that_sleeps_is_ended(daemon: StartDaemon, folder: Path, peers: contextlib.ExitStack) -> None:
     """Else one lingering socket would hold up the next ones, and the quota of their user, for as long as it likes."""
-    config = folder / "few.toml"
-    config.write_text("[quotas]\nconnections = 3\n")
-    bus = daemon("-C", str(config), env=old_kernel(folder))
+    bus = daemon(config="[quotas]\nconnections = 3\n", env=old_kernel(folder))
     clients = [bus.client(HOSTILE) for _ in range(3)]
     with stopped(bus.pid):
         for hostile in clients:
@@ -139,9 +137,7 @@ def admitted(bus: Daemon) -> bool:
 
 
 def test_finally_closed_descriptors_are_not_counted(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "few.toml"
-    config.write_text("[quotas]\nconnections = 3\n")
-    bus = daemon("-C", str(config), env=old_kernel(folder))
+    bus = daemon(config="[quotas]\nconnections = 3\n", env=old_kernel(folder))
     reader, writer = os.pipe()
     for _ in range(20):
         hostile = bus.client(HOSTILE)

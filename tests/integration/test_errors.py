@@ -111,10 +111,8 @@ def test_a_packet_that_is_too_long_is_an_error_and_the_longest_is_delivered(bus:
     assert received == [longest]
 
 
-def test_key_bytes_can_be_configured(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text("[limits]\nkey_bytes = 100\n")
-    client = daemon("-C", str(config)).client(FIRST)
+def test_key_bytes_can_be_configured(daemon: StartDaemon) -> None:
+    client = daemon(config="[limits]\nkey_bytes = 100\n").client(FIRST)
     for length in (100, 101):
         client.subscribe(b"k" * length)
         client.publish(b"k" * length)

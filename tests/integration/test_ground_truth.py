@@ -295,8 +295,7 @@ class Truth:
 
 def test_every_column_equals_the_counts_of_the_programs(daemon: StartDaemon, folder: Path, stage: Stage, needs_root: None) -> None:
     require_spark()
-    (folder / "bus.toml").write_text(_CONFIG)
-    bus = daemon("-C", str(folder / "bus.toml"))
+    bus = daemon(config=_CONFIG)
     service = Service(folder, stage, RECORDER, bus.path)
     try:
         service.wait_ready()

@@ -7,8 +7,6 @@ import contextlib
 import json
 import signal
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,14 +19,6 @@ from tests.support.wire import RawClient, error_code
 
 SECONDS = 60.0
 HEAD = b"CMSG !/group/w\0"
-
-
-@pytest.fixture
-def manager(folder: Path) -> Iterator[Manager]:
-    """A bus whose state a service manager keeps."""
-    with Manager(folder) as made:
-        made.start()
-        yield made
 
 
 def join(client: RawClient, pattern: bytes = b"jobs/", group: bytes = b"w") -> list[bytes]:

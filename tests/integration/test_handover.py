@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -32,16 +32,6 @@ from tools.stage import ROOT
 LOST = b"CMSG !/bus/lost\x000"
 PAIRS = 3
 KILLS = 3
-
-
-@pytest.fixture
-def manager(folder: Path) -> Iterator[Manager]:
-    """A service that is started."""
-    with Manager(folder) as made:
-        made.start()
-        yield made
-        assert "Traceback" not in made.stderr, made.stderr
-        assert "internal error in" not in made.stderr
 
 
 class Load:

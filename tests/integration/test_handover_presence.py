@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,16 +12,6 @@ from tests.support.fdstore import Manager
 from tests.support.wire import RawClient, message
 
 LOST = b"CMSG !/bus/lost\x000"
-
-
-@pytest.fixture
-def manager(folder: Path) -> Iterator[Manager]:
-    """A service that is started."""
-    with Manager(folder) as made:
-        made.start()
-        yield made
-        assert "Traceback" not in made.stderr, made.stderr
-        assert "internal error in" not in made.stderr
 
 
 def _members(client: RawClient, key: bytes) -> list[int]:

@@ -6,26 +6,14 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.support.daemons import READY_SECONDS
 from tests.support.fdstore import Manager
 from tests.support.wire import message
 
 LOST = b"CMSG !/bus/lost\x000"
-
-
-@pytest.fixture
-def manager(folder: Path) -> Iterator[Manager]:
-    """A service that is started."""
-    with Manager(folder) as made:
-        made.start()
-        yield made
-        assert "Traceback" not in made.stderr, made.stderr
-        assert "internal error in" not in made.stderr
 
 
 def _wait(until: Callable[[], bool]) -> None:

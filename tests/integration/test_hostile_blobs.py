@@ -8,10 +8,10 @@ import json
 import os
 import signal
 import socket
-import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.attacks.filesystems import SendsFuseFiles, sends_full_file_systems, w
 from tests.support.blob_programs import BlobClient, BlobProgram, sealed
 from tests.support.daemons import Daemon
 from tests.support.kernels import require_refusal
-from tests.support.lingering import LINGER_SECONDS, stopped
+from tests.support.lingering import stopped
 from tests.support.relays import wait_for
 from tests.support.skips import require
 from tests.support.users import FIRST, SECOND
@@ -41,17 +41,13 @@ def service(bus: Daemon, folder: Path) -> Iterator[BlobProgram]:
         yield program
 
 
-def lingering() -> tuple[socket.socket, socket.socket]:
-    """Return a socket whose last close blocks for the time of many tests, and its peer, which must stay open."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname())
-        peer, _ = server.accept()
-    sender.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            sender.send(bytes(65_536))
-    sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, LINGER_SECONDS))
-    return sender, peer
+@pytest.fixture
+def peers() -> Iterator[list[Any]]:
+    """The peers of lingering sockets, which stay open until the end of the test."""
+    made: list[Any] = []
+    yield made
+    for each in made:
+        each.close()
 
 
 FLOOD = 80
@@ -230,38 +226,31 @@ def test_a_descriptor_beside_another_request_is_closed(service: BlobProgram) -> 
 # Descriptors whose close blocks
 
 
-def test_a_lingering_socket_blocks_neither_the_service_nor_others(service: BlobProgram) -> None:
-    peers = []
+def test_a_lingering_socket_blocks_neither_the_service_nor_others(service: BlobProgram, peers: list[Any]) -> None:
     with contextlib.ExitStack() as opened:
         for _ in range(5):
             client = opened.enter_context(service.client(FIRST))
-            sender, peer = lingering()
-            peers.append(peer)
-            os.kill(service.pid, 19)  # SIGSTOP: the service has the last descriptor when it receives it
-            client.send(PUT, [sender.fileno()])
-            sender.close()
-            os.kill(service.pid, 18)
+            (sender,) = lingering_socket(peers)
+            with stopped(service.pid):  # the service has the last descriptor when it receives it
+                client.send(PUT, [sender])
+                os.close(sender)
             assert client.receive()[0]["cause"] == "not-sealed"
             service.check_others(SECOND)
     service.check_others(SECOND)
-    for peer in peers:
-        peer.close()
 
 
-def test_lingering_sockets_that_nobody_has_received_block_nothing(service: BlobProgram) -> None:
+def test_lingering_sockets_that_nobody_has_received_block_nothing(service: BlobProgram, peers: list[Any]) -> None:
     """They are in the queue of a connection that the service closes."""
-    sender, peer = lingering()
+    (sender,) = lingering_socket(peers)
     client = service.client(FIRST)
-    os.kill(service.pid, 19)
-    client.send(b"{", ())
-    client.send(PUT, [sender.fileno()])
-    sender.close()
-    os.kill(service.pid, 18)
+    with stopped(service.pid):
+        client.send(b"{", ())
+        client.send(PUT, [sender])
+        os.close(sender)
     with contextlib.suppress(EOFError):  # a connection with unread packets is reset, perhaps before the response is read
         assert client.receive()[0]["cause"] == "malformed"
     service.check_others(SECOND)
     client.socket.close()
-    peer.close()
 
 
 def puts(make: Make) -> Role:
@@ -318,26 +307,22 @@ ATTACKS: dict[str, Role] = {
 }
 
 
-def test_connections_above_the_quota_do_not_pile_up_behind_a_blocked_close(service: BlobProgram) -> None:
+def test_connections_above_the_quota_do_not_pile_up_behind_a_blocked_close(service: BlobProgram, peers: list[Any]) -> None:
     """Each of them has an unread packet with a lingering socket, while the user has as many connections as it may."""
-    peers: list[socket.socket] = []
     with contextlib.ExitStack() as opened:
         held = [opened.enter_context(service.client(FIRST)) for _ in range(6)]
         assert all("usage" in client.request("stats")[0] for client in held)
         for _ in range(40):
-            sender, peer = lingering()
-            peers.append(peer)
+            (sender,) = lingering_socket(peers)
             late = opened.enter_context(service.client(FIRST))
             with stopped(service.pid):  # else this process may do the last close
                 try:
-                    late.send(PUT, [sender.fileno()])
+                    late.send(PUT, [sender])
                 except OSError:  # it has been closed already
-                    do_not_linger([sender.fileno()])
-                sender.close()
+                    do_not_linger([sender])
+                os.close(sender)
         service.check_others(SECOND)
         wait_for(lambda: _idle_descriptors(service) < 40, "the connections to be closed")
-    for peer in peers:
-        peer.close()
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -346,7 +331,7 @@ def test_a_flood_of_foreign_descriptors_does_not_touch_others(service: BlobProgr
         require(not (reason := why_no_fuse()), reason, could_run=False)
     attackers = Attackers(service.address, [ATTACKS[name]] * 2, FIRST, None, is_urgent=True)
     try:
-        for _ in range(20):
+        for _ in range(5):
             service.check_others(SECOND)
         assert attackers.acts > 0
     finally:

@@ -77,11 +77,9 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
 
 
 @pytest.fixture
-def small_bus(daemon: StartDaemon, folder: Path) -> Daemon:
+def small_bus(daemon: StartDaemon) -> Daemon:
     """A bus on which little may wait for a client."""
-    config = folder / "sbusd.toml"
-    config.write_text('[limits]\nqueue_packets = 100\nqueue_bytes = "1MiB"\n')
-    return daemon("-C", str(config))
+    return daemon(config='[limits]\nqueue_packets = 100\nqueue_bytes = "1MiB"\n')
 
 
 def test_one_that_never_reads_while_it_is_flooded_costs_others_nothing(small_bus: Daemon) -> None:

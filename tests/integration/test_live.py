@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,9 @@ clear_at = 0
 class Job:
     """The program with its state in a folder; it can be killed and started again."""
 
-    def __init__(self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, bus: Daemon, settings: str = _SETTINGS, tables: Path | None = None, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.state_folder = folder / "state"
         (folder / "live.toml").write_text(settings)
@@ -79,6 +81,8 @@ class Job:
         """A program that runs before that of the job."""
         self._options = ["--address", bus.path, "--state", str(self.state_folder), "--tables", str(tables or folder / "none")]
         self._options += ["--config", str(folder / "live.toml")]
+        self._variables = variables or {}
+        """Variables of the program, more than those of :func:`environment`."""
         self.timeouts = 0
         """How often the program has ended because Spark waits only ten seconds for its workers; the service would be restarted."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,7 +102,8 @@ class Job:
         """Start the program."""
         words = [*_PROGRAM[:-1], "\n".join((self.hook, _CLOCK, _PROGRAM[-1])), *self._options]
         with (self.folder / "stderr").open("ab") as errors:
-            self._process = subprocess.Popen(words, env=environment(), stderr=errors, start_new_session=True, cwd=self.folder)
+            env = {**environment(), **self._variables}
+            self._process = subprocess.Popen(words, env=env, stderr=errors, start_new_session=True, cwd=self.folder)
 
     def wait(self, condition: Callable[[LiveState], bool], what: str) -> None:
         """Wait until the state on disk is as *condition* says."""
@@ -240,11 +245,10 @@ def test_counters_and_alerts_are_exact_through_kills(daemon: StartDaemon, tmp_pa
         job.kill()
 
 
-def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, first_user: User, second_user: User) -> None:
     """With the rules of the package."""
     rules = (ROOT / "etc/sbusd.toml.d/50-live.toml").read_text()
-    (tmp_path / "bus.toml").write_text(rules.replace('"sbus-live"', str(first_user.uid)))
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=rules.replace('"sbus-live"', str(first_user.uid)))
     reader = bus.client()
     reader.subscribe(b"alert/")
     of_job, other = bus.client(first_user), bus.client(second_user)
@@ -255,13 +259,12 @@ def test_only_the_user_of_the_job_publishes_alerts(daemon: StartDaemon, tmp_path
     assert [packet for packet in reader.barrier() if b"alert/" in packet] == [b"MSG alert/flood/all\0{}"]
 
 
-def test_the_rules_of_the_store_let_it_publish_alerts(daemon: StartDaemon, tmp_path: Path, first_user: User, second_user: User) -> None:
+def test_the_rules_of_the_store_let_it_publish_alerts(daemon: StartDaemon, first_user: User, second_user: User) -> None:
     """With the rules of both packages, in their order."""
     texts = [(ROOT / "etc/sbusd.toml.d" / name).read_text() for name in ("45-store.toml", "50-live.toml")]
     users = {"sbus-store": first_user.uid, "sbus-live": 0}
     rules = re.sub(r'"(sbus-[a-z]+)"', lambda found: str(users[found[1]]), "\n".join(texts))
-    (tmp_path / "bus.toml").write_text(rules)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=rules)
     of_store, other = bus.client(first_user), bus.client(second_user)
     of_store.publish(b"alert/flood/all", b"{}")
     other.publish(b"alert/flood/all", b"forged")
@@ -328,8 +331,7 @@ def test_a_refused_tap_is_permanent_and_a_missing_bus_is_not(daemon: StartDaemon
 
 
 def test_an_alert_that_the_bus_refuses_blocks_no_other(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text('[[policy]]\nkeys = "alert/refused/"\npublish = "deny"\n')
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config='[[policy]]\nkeys = "alert/refused/"\npublish = "deny"\n')
     reader = bus.client()
     reader.subscribe(b"alert/")
     decided = [Decided(number, f"alert/{name}/all", "{}") for number, name in enumerate(("a", "refused", "b", "refused", "c"), 1)]

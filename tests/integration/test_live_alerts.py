@@ -25,7 +25,7 @@ from tests.integration.test_live import Job, alerts_of, counted, environment, pu
 from tests.support.daemons import StartDaemon
 from tests.support.published_tables import publish_record
 from tests.support.records import message
-from tests.support.spark import require_spark
+from tests.support.spark import INTERPRETED, require_spark
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 
 pytestmark = pytest.mark.machine
@@ -33,6 +33,9 @@ pytestmark = pytest.mark.machine
 _SECONDS = 300
 
 _ALERTS = 120
+
+_INTERPRETED = {"PYSPARK_SUBMIT_ARGS": INTERPRETED}
+"""For jobs of which the alerts count; test_live.py has the settings of the program."""
 
 _STREAM = '[[stream]]\nname = "alerts"\nkeys = ["alert/"]\n'
 
@@ -100,16 +103,16 @@ def write_decided(folder: Path) -> list[str]:
 
 
 def test_each_alert_is_received_once_through_kills_of_the_publisher(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     chance = random.Random(6)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         reader = bus.client()
         reader.subscribe(b"alert/")
         ids = write_decided(tmp_path)
         received = []
-        for turn in range(12):
-            how, delay = ("between", chance.randrange(1, 4)) if turn % 2 else ("random", chance.random() * 0.02)
+        for turn in range(6):
+            # After the first, second and third publication, and at random moments in between.
+            how, delay = ("between", 1 + turn // 2) if turn % 2 else ("random", chance.random() * 0.02)
             assert run(tmp_path, bus.path, how, delay) == -signal.SIGKILL
             received += alerts_of(reader)
         assert run(tmp_path, bus.path, "never", 0) == 0
@@ -119,8 +122,7 @@ def test_each_alert_is_received_once_through_kills_of_the_publisher(daemon: Star
 
 
 def test_each_alert_is_stored_once_through_kills_of_the_store(daemon: StartDaemon, tmp_path: Path) -> None:
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     chance = random.Random(8)
     with StoreProgram(tmp_path, bus.path, _STREAM) as store:
         ids = write_decided(tmp_path)
@@ -154,7 +156,7 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
     bus = daemon()
     publisher, reader = bus.client(), bus.client()
     reader.subscribe(b"alert/")
-    job = Job(tmp_path, bus, 'delay = "1s"\n[anomaly]\nmin_weeks = 3\nmin_difference = 400\n', tables)
+    job = Job(tmp_path, bus, 'delay = "1s"\n[anomaly]\nmin_weeks = 3\nmin_difference = 400\n', tables, _INTERPRETED)
     try:
         job.start()
         settle(job, publisher, "first")
@@ -182,12 +184,11 @@ def test_an_unusual_number_of_messages_raises_an_alert(daemon: StartDaemon, tmp_
 def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program is killed between the publication of an alert and its note, and publishes it again after its start."""
     require_spark()
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         publisher, reader = bus.client(), bus.client()
         reader.subscribe(b"alert/")
-        job = Job(tmp_path, bus)
+        job = Job(tmp_path, bus, variables=_INTERPRETED)
         job.hook = f'how, delay = "between", 1.0\n{_HOOK}'
         try:
             job.start()
@@ -221,12 +222,11 @@ def test_the_program_stores_each_alert_once(daemon: StartDaemon, tmp_path: Path)
 def test_no_alert_is_missing_after_a_kill_of_java(daemon: StartDaemon, tmp_path: Path) -> None:
     """The program ends with an error, and systemd starts it again."""
     require_spark()
-    (tmp_path / "bus.toml").write_text(BUS_RIGHTS)
-    bus = daemon("-C", str(tmp_path / "bus.toml"))
+    bus = daemon(config=BUS_RIGHTS)
     with StoreProgram(tmp_path, bus.path, _STREAM):
         publisher, reader = bus.client(), bus.client()
         reader.subscribe(b"alert/")
-        job = Job(tmp_path, bus)
+        job = Job(tmp_path, bus, variables=_INTERPRETED)
         try:
             job.start()
             settle(job, publisher, "first")

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
@@ -35,24 +34,6 @@ ONE, TWO = str(FIRST.uid), str(SECOND.uid)
 
 
 SHARES_BUS = True
-
-
-class BusWith(Protocol):
-    """The fixture ``bus_with``."""
-
-    def __call__(self, text: str) -> Daemon:
-        """Return a daemon whose configuration is *text*."""
-
-
-@pytest.fixture
-def bus_with(daemon: StartDaemon, folder: Path) -> BusWith:
-    """Start a daemon with a configuration."""
-
-    def start(text: str) -> Daemon:
-        (folder / "sbusd.toml").write_text(text)
-        return daemon("-C", str(folder / "sbusd.toml"))
-
-    return start
 
 
 def user(found: Values, name: str, who: str) -> float:
@@ -83,8 +64,8 @@ def wait_for_scrape(endpoint: Endpoint, is_wanted: Callable[[Values], bool]) -> 
 # -- values
 
 
-def test_values_are_what_the_users_have_done(bus_with: BusWith, folder: Path) -> None:
-    bus = bus_with("[quotas]\nsubscriptions = 2\nqueued_packets = 50\n")
+def test_values_are_what_the_users_have_done(daemon: StartDaemon, folder: Path) -> None:
+    bus = daemon(config="[quotas]\nsubscriptions = 2\nqueued_packets = 50\n")
     with Endpoint(folder, bus.path) as endpoint:
         before = endpoint.scrape()
         reader, writer = bus.client(SECOND), bus.client(FIRST)
@@ -114,8 +95,8 @@ def test_values_are_what_the_users_have_done(bus_with: BusWith, folder: Path) ->
     assert abs(found[("sbus_start_time_seconds",)] - time.time()) < 3_600
 
 
-def test_losses_are_those_of_the_slow_user_and_remain_when_it_leaves(bus_with: BusWith, folder: Path) -> None:
-    bus = bus_with("[quotas]\nqueued_packets = 50\n")
+def test_losses_are_those_of_the_slow_user_and_remain_when_it_leaves(daemon: StartDaemon, folder: Path) -> None:
+    bus = daemon(config="[quotas]\nqueued_packets = 50\n")
     with Endpoint(folder, bus.path) as endpoint:
         lose(bus, SECOND, FIRST)
         found = endpoint.scrape()
@@ -221,8 +202,8 @@ def test_a_user_without_the_right_learns_what_is_missing(bus: Daemon, folder: Pa
         assert "only owners of the bus and users with the right stats can read the metrics" in endpoint.log
 
 
-def test_the_right_stats_is_enough_for_metrics_and_not_for_prefixes(bus_with: BusWith, folder: Path, stage: Stage) -> None:
-    bus = bus_with(f"[rights]\nstats = {{ users = [{FIRST.uid}] }}\n")
+def test_the_right_stats_is_enough_for_metrics_and_not_for_prefixes(daemon: StartDaemon, folder: Path, stage: Stage) -> None:
+    bus = daemon(config=f"[rights]\nstats = {{ users = [{FIRST.uid}] }}\n")
     with Endpoint(folder, bus.path, 'prefixes = ["net/"]\n', user=FIRST, stage=stage) as endpoint:
         found = endpoint.scrape()
         assert (found[("sbus_up",)], found[("sbus_prefix_up", "net/")]) == (1, 0)
@@ -269,27 +250,22 @@ def test_requests(bus: Daemon, folder: Path, request_bytes: bytes, answer: bytes
         assert (b"sbus_up" in found) == (answer == b" 200 " and not request_bytes.startswith(b"HEAD"))
 
 
-def test_long_and_slow_requests_are_ended(bus: Daemon, folder: Path) -> None:
-    with Endpoint(folder, bus.path) as endpoint:
-        slow = raw(endpoint, b"GET /metrics HTTP/1.1\r\nHost: a\r\n")
+def test_long_and_slow_clients_are_ended(bus: Daemon, folder: Path) -> None:
+    """One sends requests and reads no response: the buffers fill up, and must not stay so for long."""
+    request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
+    with Endpoint(folder, bus.path, constants={"sbusd.metrics.connections.REQUEST_SECONDS": 4.0}) as endpoint:
+        slow = raw(endpoint, request)
         headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1_000) for number in range(100))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            assert b" 200 " not in read_all(raw(endpoint, b"GET /metrics HTTP/1.1\r\nHost: a\r\n" + headers))
-        body = b"GET /metrics HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n" + bytes(20_000)
+            assert b" 200 " not in read_all(raw(endpoint, request + headers))
+        body = request + b"Content-Length: 100000000\r\n\r\n" + bytes(20_000)
         assert read_all(raw(endpoint, body))[:15] in (b"", b"HTTP/1.1 200 OK")
         assert f"longer than {connections.MAX_REQUEST_BYTES} bytes" in endpoint.log
-        assert read_all(slow) == b"", "closed after the time limit"
-        assert endpoint.scrape()[("sbus_up",)] == 1
-
-
-def test_a_client_that_does_not_read_is_ended(bus: Daemon, folder: Path) -> None:
-    """It sends requests and reads no response. Its responses fill the buffers, so that it holds no memory for long."""
-    with Endpoint(folder, bus.path) as endpoint:
-        request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
         with raw(endpoint, b"") as lazy, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
-                lazy.send(request)
+                lazy.send(request + b"\r\n")
                 time.sleep(0.01)
+        assert read_all(slow) == b"", "closed after the time limit"
         assert endpoint.scrape()[("sbus_up",)] == 1
 
 
@@ -326,7 +302,7 @@ def test_a_bus_that_does_not_answer(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(path)
         silent.listen()
-        with Endpoint(folder, path) as endpoint:
+        with Endpoint(folder, path, constants={"sbusd.metrics.collector.BUS_SECONDS": 1.0}) as endpoint:
             found = endpoint.scrape()
             assert (found[("sbus_up",)], found[("sbus_scrape_failures_total", "timeout")]) == (0, 1)
 

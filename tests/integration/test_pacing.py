@@ -7,7 +7,6 @@ import contextlib
 import json
 import subprocess
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -34,10 +33,9 @@ progress_timeout = "1h"
 
 
 @pytest.fixture
-def long_timeouts(daemon: StartDaemon, folder: Path) -> Daemon:
+def long_timeouts(daemon: StartDaemon) -> Daemon:
     """A bus with small queues whose publishers wait for as long as it takes, so that a slow machine changes nothing."""
-    (folder / "sbusd.toml").write_text(CONFIG)
-    return daemon("-C", str(folder / "sbusd.toml"))
+    return daemon(config=CONFIG)
 
 
 def publish_blocking(path: str, ways: str) -> None:

@@ -105,8 +105,7 @@ class Prometheus:
 def scraped(daemon: StartDaemon, folder: Path) -> Iterator[tuple[Daemon, Prometheus]]:
     """A bus with small quotas, and a Prometheus that scrapes it."""
     skips.require_program("prometheus", "prometheus")
-    (folder / "sbusd.toml").write_text("[quotas]\nqueued_packets = 50\nsubscriptions = 2\n")
-    bus = daemon("-C", str(folder / "sbusd.toml"))
+    bus = daemon(config="[quotas]\nqueued_packets = 50\nsubscriptions = 2\n")
     with (
         Endpoint(folder, bus.path, f'users = [{FIRST.uid}]\nprefixes = ["a/"]\n') as endpoint,
         Prometheus(folder, endpoint.address, ROOT / "etc" / "prometheus" / "sbus.rules.yml") as prometheus,

@@ -8,7 +8,7 @@ import json
 import re
 import signal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 
@@ -19,24 +19,6 @@ from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code, message
 
 pytestmark = pytest.mark.usefixtures("needs_root")
-
-
-class StartWith(Protocol):
-    """The fixture ``bus_with``."""
-
-    def __call__(self, text: str) -> Daemon:
-        """Return a daemon whose configuration is *text*."""
-
-
-@pytest.fixture
-def bus_with(daemon: StartDaemon, folder: Path) -> StartWith:
-    """Start a daemon with a configuration."""
-
-    def start(text: str) -> Daemon:
-        (folder / "sbusd.toml").write_text(text)
-        return daemon("-C", str(folder / "sbusd.toml"))
-
-    return start
 
 
 class OtherUser:
@@ -67,8 +49,8 @@ def recorded(bus: Daemon, what: str) -> list[str]:
     return [line for line in bus.stderr.splitlines() if what in line]
 
 
-def test_connecting_beyond_the_quota_fails(bus_with: StartWith) -> None:
-    bus = bus_with("[quotas]\nconnections = 2\nowner_factor = 1\n")
+def test_connecting_beyond_the_quota_fails(daemon: StartDaemon) -> None:
+    bus = daemon(config="[quotas]\nconnections = 2\nowner_factor = 1\n")
 
     async def connect() -> None:
         await AsyncBus.connect(str(bus.path))
@@ -80,8 +62,8 @@ def test_connecting_beyond_the_quota_fails(bus_with: StartWith) -> None:
         assert second.ping() > 0
 
 
-def test_connections(bus_with: StartWith) -> None:
-    bus = bus_with("[quotas]\nconnections = 3\n")
+def test_connections(daemon: StartDaemon) -> None:
+    bus = daemon(config="[quotas]\nconnections = 3\n")
     neighbour = OtherUser(bus)
     clients = [bus.client(FIRST) for _ in range(3)]
     assert [client.barrier() for client in clients] == [[]] * 3
@@ -97,8 +79,8 @@ def test_connections(bus_with: StartWith) -> None:
     assert "connections: 3 of 3 used by user 61001; largest holders: pid " in line
 
 
-def test_connection_attempts(bus_with: StartWith) -> None:
-    bus = bus_with("[quotas]\nconnection_rate = 1\nconnection_burst = 40\n")
+def test_connection_attempts(daemon: StartDaemon) -> None:
+    bus = daemon(config="[quotas]\nconnection_rate = 1\nconnection_burst = 40\n")
     neighbour = OtherUser(bus)
     reported: list[bytes] = []
     # A token comes each second: some more attempts than the burst find none, however slow the machine is.
@@ -113,8 +95,8 @@ def test_connection_attempts(bus_with: StartWith) -> None:
     neighbour.works()
 
 
-def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
-    bus = bus_with('[quotas]\nsubscriptions = 50\npattern_bytes = "64KiB"\n')
+def test_subscriptions_and_bytes_of_patterns(daemon: StartDaemon) -> None:
+    bus = daemon(config='[quotas]\nsubscriptions = 50\npattern_bytes = "64KiB"\n')
     neighbour = OtherUser(bus)
     many, long = bus.client(FIRST), bus.client(FIRST)
     for number in range(50):
@@ -138,8 +120,8 @@ def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
     assert users(bus.client()).keys() == {0, FIRST.uid, SECOND.uid}
 
 
-def test_control_packets(bus_with: StartWith) -> None:
-    bus = bus_with("[quotas]\ncontrol_rate = 1\ncontrol_burst = 100\n")
+def test_control_packets(daemon: StartDaemon) -> None:
+    bus = daemon(config="[quotas]\ncontrol_rate = 1\ncontrol_burst = 100\n")
     neighbour = OtherUser(bus)
     client, other = bus.client(FIRST), bus.client(FIRST)
     answers: list[bytes] = []
@@ -164,8 +146,8 @@ def test_control_packets(bus_with: StartWith) -> None:
     neighbour.works()
 
 
-def test_what_waits(bus_with: StartWith) -> None:
-    bus = bus_with("[quotas]\nqueued_packets = 100\n")
+def test_what_waits(daemon: StartDaemon) -> None:
+    bus = daemon(config="[quotas]\nqueued_packets = 100\n")
     neighbour = OtherUser(bus)
     slow, talker = bus.client(FIRST), bus.client(FIRST)
     slow.subscribe(b"flood")
@@ -190,9 +172,9 @@ def test_what_waits(bus_with: StartWith) -> None:
     assert lost >= user["lost_packets"]
 
 
-def test_overrides_for_a_user_and_for_a_group(bus_with: StartWith) -> None:
-    bus = bus_with(
-        f"""
+def test_overrides_for_a_user_and_for_a_group(daemon: StartDaemon) -> None:
+    bus = daemon(
+        config=f"""
 [quotas]
 connections = 1
 owner_factor = 5
@@ -219,12 +201,14 @@ subscriptions = 1
         assert [error_code(packet) for packet in admitted[limit].barrier()] == ["EDQUOT"]
 
 
-def test_quotas_are_read_again(bus_with: StartWith, folder: Path) -> None:
-    bus = bus_with("[quotas]\nsubscriptions = 1\n")
+def test_quotas_are_read_again(daemon: StartDaemon, folder: Path) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text("[quotas]\nsubscriptions = 1\n")
+    bus = daemon("-C", str(config))
     client = bus.client(FIRST)
     client.subscribe(b"a")
     assert client.barrier() == []
-    (folder / "sbusd.toml").write_text("[quotas]\nsubscriptions = 2\n")
+    config.write_text("[quotas]\nsubscriptions = 2\n")
     bus.process.send_signal(signal.SIGHUP)
     # The signal is handled between two turns: the bus answers this one before it or after.
     while users(client)[FIRST.uid]["limits"]["subscriptions"] != 2:

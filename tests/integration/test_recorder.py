@@ -17,7 +17,7 @@ import pytest
 from sbusd.archive.record.schema import Row, RowKind
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.recorder_fakes import recorded
-from tests.support.users import User
+from tests.support.users import User, command_as
 from tests.support.wire import RawClient
 from tools.stage import Stage
 
@@ -39,14 +39,11 @@ class Service:
         self._manager.settimeout(60)
         self._reader: threading.Thread | None = None
         self.process = subprocess.Popen(
-            stage.program("sbus-recorder", "--address", address, "--config", str(config)),
+            command_as(user, stage.program("sbus-recorder", "--address", address, "--config", str(config))),
             env=stage.env | {"NOTIFY_SOCKET": str(folder / "notify")},
             cwd="/",
             stderr=subprocess.PIPE,
             text=True,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
         )
 
     def wait_ready(self) -> None:
@@ -108,11 +105,9 @@ def start(folder: Path, stage: Stage, first_user: User) -> Iterator[Start]:
 
 
 @pytest.fixture
-def tapped_bus(daemon: StartDaemon, folder: Path, first_user: User) -> Daemon:
+def tapped_bus(daemon: StartDaemon, first_user: User) -> Daemon:
     """A bus on which the first user has the right to a tap."""
-    config = folder / "bus.toml"
-    config.write_text(f"[rights]\ntap = {{ users = [{first_user.uid}] }}\n")
-    return daemon("-C", str(config))
+    return daemon(config=f"[rights]\ntap = {{ users = [{first_user.uid}] }}\n")
 
 
 def _cred(client: RawClient) -> bytes:

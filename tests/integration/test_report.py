@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.storage import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
-from tests.support.browser import Chromium, Page
+from tests.support.browser import Chromium, OpenPage, Page
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
@@ -42,6 +42,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def opened(chromium: Chromium, page: Path) -> Iterator[OpenPage]:
+    """That page, with all charts."""
+    with OpenPage(chromium, page) as found:
+        yield found
+
+
 def visit(chromium: Chromium, file: Path, look: Callable[[Page], Awaitable[None]], *, before: str | None = None, **options: Any) -> Page:
     """Open *file*, in a page where the program *before* has run, and *look* at it.
 
@@ -62,7 +69,7 @@ def visit(chromium: Chromium, file: Path, look: Callable[[Page], Awaitable[None]
     return found
 
 
-def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(chromium: Chromium, page: Path) -> None:
+def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(opened: OpenPage, page: Path) -> None:
     async def look(found: Page) -> None:
         for chart in CHARTS:
             assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
@@ -71,7 +78,7 @@ def test_all_charts_are_drawn_and_the_page_is_compressed_to_half(chromium: Chrom
             assert await found.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") > 0, table
         assert await found.evaluate("document.getElementById('period').textContent.includes('alpha, beta')")
 
-    visit(chromium, page, look)
+    opened.visit(look)
     assert page.stat().st_size < 3 << 20
 
 
@@ -100,7 +107,7 @@ def test_paper_shows_all_charts_though_they_were_not_in_sight(chromium: Chromium
     visit(chromium, page, look, before="window.requestIdleCallback = () => 0", mark="drawn", height=200)
 
 
-def test_filters_change_every_chart_and_can_be_reset(chromium: Chromium, page: Path) -> None:
+def test_filters_change_every_chart_and_can_be_reset(opened: OpenPage) -> None:
     async def look(found: Page) -> None:
         async def choose(name: str, words: str) -> None:
             await found.evaluate(
@@ -141,11 +148,12 @@ def test_filters_change_every_chart_and_can_be_reset(chromium: Chromium, page: P
         await choose_all()
         await choose("unit", "bytes")
         assert "B" in await found.evaluate("document.getElementById('keys').data[0].text.at(-1)")
+        await choose("unit", "messages")
 
-    visit(chromium, page, look)
+    opened.visit(look)
 
 
-def test_untrusted_text_is_shown_as_text(chromium: Chromium, page: Path) -> None:
+def test_untrusted_text_is_shown_as_text(opened: OpenPage) -> None:
     async def look(found: Page) -> None:
         assert await found.evaluate("window.broken") is None
         assert await found.evaluate("document.querySelectorAll('img, main b, a:not([href^=\"#\"])').length") == 0
@@ -159,7 +167,7 @@ def test_untrusted_text_is_shown_as_text(chromium: Chromium, page: Path) -> None
         assert "\u202e" not in await found.evaluate("document.body.innerText")
         assert "\\u{202e}" in await found.evaluate("document.getElementById('key').innerText")
 
-    visit(chromium, page, look)
+    opened.visit(look)
 
 
 def test_other_hosts_are_in_a_table_and_a_chart_with_marked_losses(chromium: Chromium, tmp_path: Path) -> None:

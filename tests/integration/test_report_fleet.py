@@ -7,6 +7,7 @@ import base64
 import csv
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sbusd.report.coverage import Earlier, earlier_periods
 from sbusd.report.digest import digest_of
 from sbusd.report.rendering import page_of
 from tests.integration.test_report import SETTLED, visit
-from tests.support.browser import Chromium, Page
+from tests.support.browser import Chromium, OpenPage, Page
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.records import NOON
 from tests.support.skips import require_program
@@ -53,6 +54,20 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("fleet"), hosts, hours=4, trouble=4, keys=40)
 
 
+@pytest.fixture(scope="module")
+def wide(chromium: Chromium, fleet: Path) -> Iterator[OpenPage]:
+    """That page in a wide window."""
+    with OpenPage(chromium, fleet, width=1400) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def small(chromium: Chromium, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenPage]:
+    """The page of one host and hour."""
+    with OpenPage(chromium, written(tmp_path_factory.mktemp("small"), fleet_hosts(1), hours=1)) as page:
+        yield page
+
+
 async def tiles_of(page: Page) -> dict[str, list[str]]:
     """Return the class and the lines of each tile."""
     script = """Object.fromEntries([...document.querySelectorAll('.tile')].map((tile) =>
@@ -80,13 +95,19 @@ async def table_of(page: Page, name: str) -> list[list[str]]:
 
 async def saved(page: Page, name: str) -> list[list[str]]:
     """Click on the button that saves a table, and return the cells of the file, without its first line."""
-    await page.evaluate(
-        """window.blobs = []; URL.createObjectURL = (blob) => { window.blobs.push(blob); return "#"; };
-        HTMLAnchorElement.prototype.click = function () { window.savedAs = this.download; };"""
-    )
-    await page.evaluate(f"document.getElementById('{name}').previousElementSibling.querySelector('button').click()")
-    assert await page.evaluate("window.savedAs") == f"sbus-{name}.csv"
-    data = base64.b64decode(await page.evaluate("blobs[0].arrayBuffer().then((all) => btoa(String.fromCharCode(...new Uint8Array(all))))"))
+    script = f"""(async () => {{
+        const blobs = [], create = URL.createObjectURL, click = HTMLAnchorElement.prototype.click;
+        let name;
+        URL.createObjectURL = (blob) => {{ blobs.push(blob); return "#"; }};
+        HTMLAnchorElement.prototype.click = function () {{ name = this.download; }};
+        document.getElementById('{name}').previousElementSibling.querySelector('button').click();
+        URL.createObjectURL = create;
+        HTMLAnchorElement.prototype.click = click;
+        return [name, btoa(String.fromCharCode(...new Uint8Array(await blobs[0].arrayBuffer())))];
+    }})()"""
+    saved_as, encoded = await page.evaluate(script)
+    assert saved_as == f"sbus-{name}.csv"
+    data = base64.b64decode(encoded)
     rows = list(csv.reader(io.StringIO(data.decode("utf-8-sig"), newline="")))
     assert {len(row) for row in rows} == {len(rows[0])}
     return rows[1:]
@@ -99,7 +120,7 @@ async def wait_for_file(file: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_hosts_are_first_and_select_the_filter(chromium: Chromium, fleet: Path) -> None:
+def test_hosts_are_first_and_select_the_filter(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.querySelector('main section').id") == "hosts-section"
         rows = await table_of(page, "hosts")
@@ -115,8 +136,10 @@ def test_hosts_are_first_and_select_the_filter(chromium: Chromium, fleet: Path) 
         assert await page.evaluate("document.getElementById('host').selectedOptions[0].text") == name
         assert await page.evaluate("document.querySelector('.tile b').textContent.length") > 0
         assert {row[2] for row in await table_of(page, "units")} == {name}
+        await page.evaluate("document.getElementById('clear').click()")
+        await page.wait_for(SETTLED)
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
 
 
 def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(chromium: Chromium, tmp_path: Path) -> None:
@@ -133,7 +156,8 @@ def test_tiles_are_compared_and_red_only_if_worse_or_above_the_rate(chromium: Ch
             assert "same 6 hours of the day before: 2026-11-19 12:00 to 2026-11-19 18:00 UTC" in note
             assert "of the week before: 2026-11-13 12:00 to 2026-11-13 18:00 UTC: no data then" in note
 
-        visit(chromium, written(folder, fleet_hosts(12), before, hours=6, trouble=trouble), look)
+        page = written(folder, fleet_hosts(12), before, hours=6, trouble=trouble)
+        visit(chromium, page, look, before="window.requestIdleCallback = () => 0", mark="drawn", height=200)
     assert found[1, 1]["messages"] == ["", "day before no change", "week before no data then"]
     assert all(lines[0] == "" for lines in found[1, 1].values() if "above" not in lines[-1])
     assert found[9, 1]["refusals"][0] == "alarm"
@@ -187,7 +211,7 @@ def test_only_periods_with_all_hours_are_compared(chromium: Chromium, tmp_path: 
     visit(chromium, file, look)
 
 
-def test_numbers_without_calls_and_of_almost_a_unit(chromium: Chromium, tmp_path: Path) -> None:
+def test_numbers_without_calls_and_of_almost_a_unit(small: OpenPage) -> None:
     async def look(page: Page) -> None:
         latency = "tiles.TILES.find((tile) => tile.name === 'p99')"
         periods = "[null, {p99: null}, {p99: 5000}].map((numbers) => ({name: 'day', there: 6, length: 6, numbers}))"
@@ -198,11 +222,12 @@ def test_numbers_without_calls_and_of_almost_a_unit(chromium: Chromium, tmp_path
         numbers = "[99940, 99949, 99950, 99960, 99999, 100000, 1000, 1500, 10000].map(text.compact)"
         assert await page.evaluate(numbers) == ["99.9 k", "99.9 k", "100 k", "100 k", "100 k", "100 k", "1 k", "1.5 k", "10 k"]
 
-    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look)
+    small.visit(look)
 
 
-def test_a_phone_omits_values_but_no_names(chromium: Chromium, tmp_path: Path) -> None:
+def test_a_phone_omits_values_but_no_names(small: OpenPage) -> None:
     async def look(page: Page) -> None:
+        await page.resize(390, 800)
         columns = """[["key", "long", () => "0"], ["unit", "", () => "–"], ["command", "long", () => "0 B"],
             ["remote host", "number", () => 0], ["code", "", () => null], tables.number("lost", () => 0),
             tables.number("bytes", () => 0, text.bytes),
@@ -211,11 +236,12 @@ def test_a_phone_omits_values_but_no_names(chromium: Chromium, tmp_path: Path) -
         cells = "[...document.querySelector('#units tbody tr').cells].filter((cell) => getComputedStyle(cell).display !== 'none')"
         shown = await page.evaluate(f"{cells}.map((cell) => [cell.dataset.label, cell.textContent])")
         assert shown == [["key", "0"], ["unit", "–"], ["command", "0 B"], ["remote host", "0"], ["calls", "3"]]
+        await page.resize()
 
-    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look, width=390, height=800)
+    small.visit(look)
 
 
-def test_flows_are_folded_to_thirty_links(chromium: Chromium, fleet: Path) -> None:
+def test_flows_are_folded_to_thirty_links(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         links = "document.getElementById('flows').data[0].link.value"
         assert 2 <= await page.evaluate(f"{links}.length") <= 30
@@ -228,29 +254,29 @@ def test_flows_are_folded_to_thirty_links(chromium: Chromium, fleet: Path) -> No
         assert await page.evaluate(f"{links}.reduce((a, b) => a + b)") == 2 * await page.evaluate(deliveries)
         assert "other keys" in await page.evaluate("document.getElementById('flows').data[0].node.label")
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
 
 
-def test_a_single_bar_is_between_whole_minutes(chromium: Chromium, tmp_path: Path) -> None:
+def test_a_single_bar_is_between_whole_minutes(small: OpenPage) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.getElementById('traffic').data[0].x.length") == 1
         labels = await page.evaluate("document.getElementById('traffic').layout.xaxis.ticktext")
         assert len(labels) > 1
         assert all(re.fullmatch(r"\d\d:\d\d(<br>\d{4}-\d\d-\d\d)?", label) for label in labels)
 
-    visit(chromium, written(tmp_path, fleet_hosts(1), hours=1), look)
+    small.visit(look)
 
 
-def test_percentiles_are_at_most_the_maximum(chromium: Chromium, fleet: Path) -> None:
+def test_percentiles_are_at_most_the_maximum(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         for row in await saved(page, "calls"):
             p50, p90, p99, longest = (int(cell) for cell in row[-4:])
             assert p50 <= p90 <= p99 <= longest
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
 
 
-def test_every_table_can_be_saved_and_no_cell_is_a_formula(chromium: Chromium, fleet: Path) -> None:
+def test_every_table_can_be_saved_and_no_cell_is_a_formula(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         for name in TABLES:
             rows = await saved(page, name)
@@ -262,10 +288,10 @@ def test_every_table_can_be_saved_and_no_cell_is_a_formula(chromium: Chromium, f
         hard = "tables.csv([['=1;\\n\"x\"', '\\t=2', -3, null]], [0, 1, 2, 3].map((at) => [`h${at}`, '', (row) => row[at]]))"
         assert await page.evaluate(hard) == '\ufeff"h0","h1","h2","h3"\r\n"\'=1;\\u{a}""x""","\'\\u{9}=2",-3,\r\n'
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
 
 
-def test_the_browser_saves_the_file_under_the_policy(chromium: Chromium, fleet: Path, tmp_path: Path) -> None:
+def test_the_browser_saves_the_file_under_the_policy(wide: OpenPage, tmp_path: Path) -> None:
     """The policy of the page allows no source of data, and a download needs none."""
 
     async def look(page: Page) -> None:
@@ -274,11 +300,11 @@ def test_the_browser_saves_the_file_under_the_policy(chromium: Chromium, fleet: 
         await wait_for_file(tmp_path / "sbus-hosts.csv")
         page.requests = [url for url in page.requests if not url.startswith("blob:")]
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
     assert (tmp_path / "sbus-hosts.csv").read_text("utf-8-sig").startswith('"host","silent","last row"')
 
 
-def test_hostile_hosts_are_text(chromium: Chromium, fleet: Path) -> None:
+def test_hostile_hosts_are_text(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("window.broken") is None
         assert await page.evaluate("document.querySelectorAll('main img, main script').length") == 0
@@ -288,11 +314,11 @@ def test_hostile_hosts_are_text(chromium: Chromium, fleet: Path) -> None:
         shown = {row[0] for row in await table_of(page, "covers")}
         assert {HOSTILE[0], HOSTILE[1], "-a\\u{202e}b\\u{1b}[2J", HOSTILE[4]} <= shown
 
-    visit(chromium, fleet, look)
+    wide.visit(look)
 
 
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-def test_paper_is_light_and_nothing_is_cut_off(chromium: Chromium, fleet: Path, is_dark: bool) -> None:
+def test_paper_is_light_and_nothing_is_cut_off(chromium: Chromium, fleet: Path, wide: OpenPage, is_dark: bool) -> None:
     state = """({ground: getComputedStyle(document.body).backgroundColor, paper: document.getElementById('traffic').layout.paper_bgcolor,
         ink: getComputedStyle(document.body).color,
         widest: Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((svg) => svg.width.baseVal.value)),
@@ -314,7 +340,10 @@ def test_paper_is_light_and_nothing_is_cut_off(chromium: Chromium, fleet: Path, 
         await page.wait_for(f"!document.documentElement.dataset.paper && {SETTLED}")
         assert await page.evaluate(state) == before
 
-    visit(chromium, fleet, look, width=1400, is_dark=is_dark)
+    if is_dark:
+        visit(chromium, fleet, look, width=1400, is_dark=True)
+    else:
+        wide.visit(look)
 
 
 def test_rows_are_blocks_on_a_phone(chromium: Chromium, fleet: Path) -> None:
@@ -338,7 +367,7 @@ def test_rows_are_blocks_on_a_phone(chromium: Chromium, fleet: Path) -> None:
     visit(chromium, fleet, look, width=390, height=800)
 
 
-def test_a_wide_window_has_tables(chromium: Chromium, fleet: Path) -> None:
+def test_a_wide_window_has_tables(wide: OpenPage) -> None:
     async def look(page: Page) -> None:
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert await page.evaluate("getComputedStyle(document.querySelector('#hosts thead')).display") == "table-header-group"
@@ -346,4 +375,4 @@ def test_a_wide_window_has_tables(chromium: Chromium, fleet: Path) -> None:
             "[...document.querySelectorAll('main .phone')].every((part) => getComputedStyle(part).display === 'none')"
         )
 
-    visit(chromium, fleet, look, width=1400)
+    wide.visit(look)

@@ -38,9 +38,7 @@ def report(bus: Daemon, folder: Path, archive: Path, **more: str) -> subprocess.
 
 def test_messages_of_the_last_seconds_are_on_the_page(daemon: StartDaemon, folder: Path, stage: Stage, first_user: User) -> None:
     require_spark()
-    config = folder / "bus.toml"
-    config.write_text(f"[rights]\ntap = {{ users = [{first_user.uid}] }}\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config=f"[rights]\ntap = {{ users = [{first_user.uid}] }}\n")
     service = Service(folder, stage, first_user, bus.path)
     try:
         service.wait_ready()

@@ -12,7 +12,6 @@ import struct
 import subprocess
 import termios
 import time
-from pathlib import Path
 
 import pytest
 
@@ -108,9 +107,8 @@ def test_progress_is_shown_on_a_terminal_and_not_on_a_pipe(shell: Shell) -> None
     assert b"published" not in out
 
 
-def test_a_quota_that_stops_it_is_named(stage: Stage, daemon: StartDaemon, first_user: User, folder: Path) -> None:
-    (folder / "sbusd.toml").write_text("[quotas]\nconnections = 4\n")
-    shell = Shell(stage, daemon("-C", str(folder / "sbusd.toml")))
+def test_a_quota_that_stops_it_is_named(stage: Stage, daemon: StartDaemon, first_user: User) -> None:
+    shell = Shell(stage, daemon(config="[quotas]\nconnections = 4\n"))
     said = shell.fail("bench", "-S", "8", "--round-trips", "0", user=first_user)
     assert "of 8: " in said
     assert f"connections: 4 of 4 used by user {first_user.uid}" in said

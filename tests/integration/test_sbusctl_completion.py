@@ -44,23 +44,15 @@ _SETUP = {
 }
 
 HOSTILE = (
-    "h/$(touch pwned)",
-    "h/`touch pwned`",
+    "h/$(touch pwned)`touch pwned`",
     "h/';touch pwned;'",
     'h/";touch pwned;"',
-    "h/;touch pwned",
-    "h/|touch pwned",
-    "h/&touch pwned&",
-    "h/>pwned",
-    "h/a b\\c",
-    "h/${HOME}{a,b}[c]?#",
-    "h/a:b=c@d,e",
-    "h/!!",
-    "h/!touch",
-    "h/%s%n",
-    "h/é€",
+    "h/;touch pwned|touch pwned&touch pwned&>pwned",
+    "h/a b\\c${HOME}{a,b}[c]?#:b=c@d,e%s%né€",
+    "h/!!!touch",
 )
 
+"""Each completion starts a program, so each name has several characters that shells interpret."""
 
 SHARES_BUS = True
 

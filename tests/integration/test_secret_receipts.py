@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -24,11 +23,9 @@ DEMANDS = (b"receipt/always", b"receipt/undeliverable")
 
 
 @pytest.fixture
-def administered(daemon: StartDaemon, folder: Path) -> Daemon:
+def administered(daemon: StartDaemon) -> Daemon:
     """A bus with an admin."""
-    config = folder / "sbusd.toml"
-    config.write_text(f"admins = [{ADMIN.uid}]\n")
-    return daemon("-C", str(config))
+    return daemon(config=f"admins = [{ADMIN.uid}]\n")
 
 
 def said_by_members(client: RawClient, key: bytes) -> int | None:

@@ -7,7 +7,6 @@ import json
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -137,10 +136,8 @@ def test_a_key_cut_short_cannot_be_published_to(bus: Daemon) -> None:
     assert [error_code(packet) for packet in client.barrier()] == ["EPERM"] * 3
 
 
-def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text('credential_prefix = "!/cred/100/1000/1111"\n')
-    bus = daemon("-C", str(config))
+def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon) -> None:
+    bus = daemon(config='credential_prefix = "!/cred/100/1000/1111"\n')
     client, rude = bus.client(), bus.client(FIRST)
     head = client.ask(controls.WHOAMI)
     assert head == b"!/cred/100/1000/1111/!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
@@ -160,10 +157,8 @@ def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, fold
     assert error_code(reported) == "EACCES"
 
 
-def test_with_dots_as_separator_there_are_no_private_keys_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text('separator = "."\n')
-    bus = daemon("-C", str(config))
+def test_with_dots_as_separator_there_are_no_private_keys_and_slashes_are_ordinary(daemon: StartDaemon) -> None:
+    bus = daemon(config='separator = "."\n')
     first, second = bus.client(FIRST), bus.client(SECOND)
     first.subscribe(b"a.*.c.")
     first.subscribe(b"!/cred/0/0/0/x")

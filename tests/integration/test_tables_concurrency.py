@@ -30,6 +30,12 @@ from tools.stage import ROOT
 
 _SECONDS = 240.0
 
+_KILLS = 4
+"""Kills at random moments. test_publication.py lets a writer die before and after each of its commits; ``make chaos-pipeline`` has more."""
+
+_VERSIONS = 10
+"""Publications that a reader observes: each fourth one also merges the log and removes old files, so both happen twice."""
+
 _WRITER = """
 import sys
 from sbusd.archive.tables import delta
@@ -113,13 +119,13 @@ def version_of(location: ArchivePath) -> int:
 def test_readers_during_publications_see_one_version_after_another(location: ArchivePath) -> None:
     publish_version(location, 1)
     seen = []
-    with writer(location, 2, 22) as process:
+    with writer(location, 2, _VERSIONS + 2) as process:
         while process.poll() is None:
             seen.append(version_of(location))
         assert process.returncode == 0, process.stderr and process.stderr.read()
     seen.append(version_of(location))
     assert seen == sorted(seen)
-    assert seen[-1] == 21
+    assert seen[-1] == _VERSIONS + 1
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -127,7 +133,7 @@ def test_writers_that_are_killed_at_any_moment_leave_a_whole_version(location: A
     chance = random.Random(seed)
     publish_version(location, 1)
     killed, version = 0, 1
-    for _ in range(8):
+    for _ in range(_KILLS):
         with writer(location, version + 1, 1_000) as process:
             deadline = time.monotonic() + _SECONDS
             while version_of(location) == version:  # until it has published something
@@ -139,7 +145,7 @@ def test_writers_that_are_killed_at_any_moment_leave_a_whole_version(location: A
         found = version_of(location)
         assert found > version
         version = found
-    assert killed == 8
+    assert killed == _KILLS
     publish_version(location, version + 1)
     assert version_of(location) == version + 1
 

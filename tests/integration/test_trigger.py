@@ -206,9 +206,7 @@ def test_a_trigger_of_a_user_calls_the_manager_of_the_user(bus: Daemon, tmp_path
 
 
 def test_a_refused_pattern_ends_the_program_with_a_reason(daemon: StartDaemon, tmp_path: Path) -> None:
-    rules = tmp_path / "sbusd.toml"
-    rules.write_text('[[policy]]\nkeys = "job/"\nsubscribe = "deny"\n')
-    bus = daemon("-C", str(rules))
+    bus = daemon(config='[[policy]]\nkeys = "job/"\nsubscribe = "deny"\n')
     trigger = TriggerProgram(tmp_path, bus.path, RULE)
     trigger.start(waits=False)
     assert trigger.process is not None
@@ -220,9 +218,7 @@ def test_a_refused_pattern_ends_the_program_with_a_reason(daemon: StartDaemon, t
 def test_a_check_names_rules_whose_keys_every_user_may_publish_to(
     daemon: StartDaemon, tmp_path: Path, policy: str, *, is_open: bool
 ) -> None:
-    config = tmp_path / "sbusd.toml"
-    config.write_text(f"[[policy]]\n{policy}\n" if policy else "")
-    bus = daemon("-C", str(config))
+    bus = daemon(config=f"[[policy]]\n{policy}\n" if policy else "")
     rules = tmp_path / "trigger.toml"
     rules.write_text(f'bus = "{bus.path}"\n{RULE}{EVERYBODY}')
     checked = check(rules)

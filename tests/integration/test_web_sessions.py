@@ -69,9 +69,7 @@ def test_messages_have_their_sender_and_payloads_of_any_bytes(gateway: Gateway, 
 
 
 def test_the_author_of_a_vouched_message_is_its_origin(daemon: StartDaemon, tmp_path: Path) -> None:
-    config = tmp_path / "bus.toml"
-    config.write_text(f"[rights.vouch]\nusers = [{os.geteuid()}]\n")
-    bus = daemon("-C", str(config))
+    bus = daemon(config=f"[rights.vouch]\nusers = [{os.geteuid()}]\n")
 
     async def use(gateway: Gateway) -> None:
         async with (await gateway.login()).session() as page:

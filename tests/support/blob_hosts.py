@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,16 @@ class BlobHost:
         self.blob = self._blob("")
         self.link = self._link(EXPORT + IMPORT)
 
-    def configure(self, *, blob: str = "", rules: str = EXPORT + IMPORT, program: Sequence[str] = PROGRAM) -> None:
-        """Replace the configuration before the start."""
-        self.blob, self.link = self._blob(blob), self._link(rules, program)
+    def configure(
+        self,
+        *,
+        blob: str = "",
+        rules: str = EXPORT + IMPORT,
+        program: Sequence[str] = PROGRAM,
+        constants: Mapping[str, float] | None = None,
+    ) -> None:
+        """Replace the configuration before the start; *constants* are those of sbus-blob."""
+        self.blob, self.link = self._blob(blob, constants), self._link(rules, program)
 
     def state(self) -> dict[str, Any]:
         """Return what the link counts about blobs, from now on."""
@@ -66,8 +73,8 @@ class BlobHost:
                 continue
         return found
 
-    def _blob(self, text: str) -> BlobProgram:
-        return BlobProgram(self.folder, self.bus, f'host = "{self.name}"\n{text}')
+    def _blob(self, text: str, constants: Mapping[str, float] | None = None) -> BlobProgram:
+        return BlobProgram(self.folder, self.bus, f'host = "{self.name}"\n{text}', constants=constants)
 
     def _link(self, rules: str, program: Sequence[str] = PROGRAM) -> LinkProgram:
         prefix = ["ip", "netns", "exec", self.namespace]

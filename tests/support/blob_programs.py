@@ -6,7 +6,6 @@ import array
 import fcntl
 import json
 import os
-import signal
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,19 +13,18 @@ from types import TracebackType
 from typing import Any
 
 from sbusd.protocol.blobs import F_ADD_SEALS, SEALS
-from tests.support.forked_programs import StartedProgram, start_program
+from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
+from tests.support.service_programs import ServiceProgram
 from tests.support.users import User
 from tools.stage import ROOT
-
-STOP_SECONDS = 60.0
 
 TIMEOUT_SECONDS = 30.0
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
 
-class BlobProgram:
+class BlobProgram(ServiceProgram):
     """sbus-blob for the bus at *bus* with the configuration *text*; a context. It runs as the caller."""
 
     def __init__(
@@ -38,37 +36,16 @@ class BlobProgram:
         env: Mapping[str, str] | None = None,
         *,
         prefix: Sequence[str] = (),
+        constants: Mapping[str, float] | None = None,
     ) -> None:
+        super().__init__(folder / "blob.log")
         self.address = f"{bus}-blob"
         self._config = folder / "blob.toml"
         self._config.write_text(f'bus = "{bus}"\n{text}')
-        self._log = folder / "blob.log"
         limit = [] if max_descriptors is None else ["prlimit", f"--nofile={max_descriptors}"]
         self._prefix = [*prefix, *limit]
         self._env = ENV | dict(env or {})
-        self.process: StartedProgram | None = None
-
-    def __enter__(self) -> BlobProgram:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-            status = self.process.wait(STOP_SECONDS)
-            assert kind is not None or (status == 0 and "internal error" not in self.log), self.log
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        return self._log.read_text(errors="replace")
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self.process is not None
-        return self.process.pid
+        self._constants = constants
 
     def start(self) -> None:
         """Start the process, and wait until it serves."""
@@ -78,15 +55,15 @@ class BlobProgram:
             prefix = ["env", *prefix]  # such as the path of a library to load before others
         with self._log.open("ab") as log:
             self.process = start_program(
-                "sbusd.blob.main", *arguments, prefix=prefix, env=self._env, stdout=log.fileno(), stderr=log.fileno()
+                "sbusd.blob.main",
+                *arguments,
+                prefix=prefix,
+                env=self._env,
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                constants=self._constants,
             )
         wait_for(self._serves, f"the service: {self.log}")
-
-    def kill(self) -> None:
-        """End the process by SIGKILL."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(STOP_SECONDS)
 
     def memory(self) -> dict[str, int]:
         """Return the memory of the process in KiB, by the names of proc_pid_status(5)."""
@@ -118,8 +95,7 @@ class BlobProgram:
             client.request("drop", ticket=ticket)
 
     def _serves(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log
+        self.check_running()
         try:
             client = self.client()
         except OSError:

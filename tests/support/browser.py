@@ -9,7 +9,7 @@ import itertools
 import os
 import subprocess
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -169,3 +169,38 @@ class Chromium:
             assert self._process.poll() is None
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
+
+
+class OpenPage:
+    """A page of a file that several tests look at, each of which leaves it as it was; a context. To draw it takes seconds."""
+
+    def __init__(self, chromium: Chromium, file: Path, **options: Any) -> None:
+        """*options* are those of :meth:`Page.open`."""
+        self._chromium = chromium
+        self._file = file
+        self._options = options
+        self._runner = asyncio.Runner()
+        self._stack = contextlib.AsyncExitStack()
+
+    def __enter__(self) -> OpenPage:
+        self._page = self._runner.run(self._open())
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.run(self._stack.aclose())
+        self._runner.close()
+
+    def visit(self, look: Callable[[Page], Awaitable[None]]) -> None:
+        """*look* at the page, which has complained of nothing and asked for nothing but itself."""
+
+        async def run() -> None:
+            await look(self._page)
+
+        self._runner.run(run())
+        assert self._page.complaints == []
+        assert set(self._page.requests) == {self._file.as_uri()}
+
+    async def _open(self) -> Page:
+        page = await self._stack.enter_async_context(self._chromium.page())
+        await page.open(self._file, **self._options)
+        return page

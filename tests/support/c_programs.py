@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import select
@@ -38,8 +39,7 @@ def compile_program(sources: Sequence[Path], target: Path, command: Sequence[str
     A program that was compiled from the same text by the same command is copied instead: it takes several seconds of processor time.
     """
     assert shutil.which(command[0]), f"{command[0]} is missing: run make prepare-test"
-    compiler = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
-    parts = [compiler, *(word.encode() for word in command)]
+    parts = [_version(command[0]), *(word.encode() for word in command)]
     headers = [*SOURCE.glob("*.h"), *(path for path in INCLUDE.rglob("*") if path.is_file())]
     for path in (*sources, *sorted(headers)):
         parts += [path.name.encode(), path.read_bytes()]
@@ -53,6 +53,12 @@ def compile_program(sources: Sequence[Path], target: Path, command: Sequence[str
 
     shutil.copy(cache.kept(f"c-{target.name}", digest, make, limit=_KEPT) / "program", target)
     return target
+
+
+@functools.cache
+def _version(compiler: str) -> bytes:
+    """Return what a compiler says about itself."""
+    return subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
 
 
 def client_program(name: str, folder: Path) -> Path:

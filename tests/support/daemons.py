@@ -11,12 +11,15 @@ import sys
 from pathlib import Path
 from typing import IO, Protocol
 
-from tests.support.users import User
+from tests.support.forked_programs import StartedProgram, start_program
+from tests.support.users import User, command_as
 from tests.support.wire import RawClient
 from tools.stage import ROOT, Stage
 
 READY_SECONDS = 30.0
 """When a daemon that is not ready is a failure, on a machine however slow."""
+
+_MODULE = "sbusd.daemon.main"
 
 _OF_THE_CALLER = ("SBUS_ADDRESS", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "JOURNAL_STREAM", "WATCHDOG_USEC")
 
@@ -24,7 +27,7 @@ _OF_THE_CALLER = ("SBUS_ADDRESS", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", 
 class Daemon:
     """A daemon in the foreground, ready or ended."""
 
-    def __init__(self, process: subprocess.Popen[bytes], path: str, errors: Path) -> None:
+    def __init__(self, process: StartedProgram, path: str, errors: Path) -> None:
         self.process = process
         self.path = path
         """Path of its socket."""
@@ -104,8 +107,8 @@ class Daemon:
 class StartDaemon(Protocol):
     """The fixture ``daemon``: each call starts one more."""
 
-    def __call__(self, *options: str, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
-        """Return a ready daemon, run with *options* behind those that place its socket, open to all users.
+    def __call__(self, *options: str, config: str | None = None, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
+        """Return a ready daemon, run with *options* behind those that place its socket, open to all users, and the configuration *config*.
 
         *env* is added to its environment. With *user* it runs as that one, else as the test itself. It ends with the test.
         """
@@ -120,20 +123,22 @@ def start_daemon(
     if user is not None:
         os.chown(home, user.uid, user.gid)
     path, errors = str(home / "socket"), folder / f"stderr{number}"
-    command = ["-m", "sbusd.daemon.main", "-f", "-g", "-o", "-a", path, *options]
+    arguments = ("-f", "-g", "-o", "-a", path, *options)
     surroundings = {name: value for name, value in os.environ.items() if name not in _OF_THE_CALLER} | {"PYTHONPATH": str(ROOT)}
+    process: StartedProgram
     with errors.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable if user is None else stage.python, *command],
-            cwd="/",
-            env=(surroundings if user is None else stage.env) | (env or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            user=None if user is None else user.uid,
-            group=None if user is None else user.gid,
-            extra_groups=None if user is None else user.groups,
-        )
+        # A library to load before others, such as a sanitizer's, needs a start of an interpreter.
+        if user is None and not env and "LD_PRELOAD" not in os.environ:
+            process = start_program(_MODULE, *arguments, env=surroundings, stdout=subprocess.PIPE, stderr=stderr.fileno())
+        else:
+            process = subprocess.Popen(
+                command_as(user, [sys.executable if user is None else stage.python, "-m", _MODULE, *arguments]),
+                cwd="/",
+                env=(surroundings if user is None else stage.env) | (env or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
     daemon = Daemon(process, path, errors)
     try:
         daemon.wait_ready()

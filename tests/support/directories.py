@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.support.c_programs import compile_program
 
 _SOURCE = Path(__file__).with_name("slow_directory.c")
 
@@ -13,7 +14,6 @@ def slow_directory(folder: Path, slow: Path) -> dict[str, str]:
 
     The library for it goes into *folder*.
     """
-    library = folder / "slow_directory.so"
-    command = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o", str(library), str(_SOURCE), "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    command = ("gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-ldl")
+    library = compile_program([_SOURCE], folder / "slow_directory.so", command)
     return {"LD_PRELOAD": str(library), "SLOW_DIRECTORY": str(slow)}

@@ -41,8 +41,10 @@ def processor_seconds() -> float:
 class ForkedProgram:
     """A running or ended program, as :class:`subprocess.Popen` has it."""
 
-    def __init__(self, launcher: _Launcher, pid: int, stdout: IO[bytes] | None) -> None:
+    def __init__(self, launcher: _Launcher, pid: int, args: list[str], stdout: IO[bytes] | None) -> None:
         self.pid = pid
+        self.args = args
+        """The command that would start it."""
         self.returncode: int | None = None
         self.stdout = stdout
         self._launcher = launcher
@@ -96,25 +98,34 @@ def start_program(
     options: Sequence[str] = (),
     prefix: Sequence[str] = (),
     imports: Sequence[str] = (),
+    constants: Mapping[str, float] | None = None,
 ) -> StartedProgram:
     """Start ``PREFIX python OPTIONS -m MODULE ARGUMENTS`` in /, with nothing on its standard input.
 
     *stdout* is a descriptor, or ``subprocess.PIPE``. *env* is the whole environment; what the loader or the interpreter reads there,
     other than PYTHONPATH, needs a prefix; so does a program that changes modules of others. *imports* are modules that *module* would
-    import later.
+    import later. *constants* are values of names such as ``sbusd.metrics.collector.BUS_SECONDS``, for a limit that a test waits for.
     """
     *words, namespace = prefix or ("",)
     if prefix and words != _IN_NAMESPACE:
+        assert not constants, "only a forked program can have other constants"
         command = [*prefix, sys.executable, *options, "-m", module, *arguments]
         return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd="/")
     launcher = _launcher(tuple(options), env.get("PYTHONPATH", ""))
     reader, writer = os.pipe() if stdout == subprocess.PIPE else (-1, os.dup(stdout))
-    request = {"imports": [*imports, module], "arguments": arguments, "env": dict(env), "namespace": namespace}
+    request = {
+        "imports": [*imports, module],
+        "arguments": arguments,
+        "env": dict(env),
+        "namespace": namespace,
+        "constants": constants or {},
+    }
     try:
         pid = int(launcher.ask(request, (writer, stderr)))
     finally:
         os.close(writer)
-    return ForkedProgram(launcher, pid, open(reader, "rb", buffering=0) if reader >= 0 else None)
+    args = [sys.executable, *options, "-m", module, *arguments]
+    return ForkedProgram(launcher, pid, args, open(reader, "rb", buffering=0) if reader >= 0 else None)
 
 
 class _Launcher:
@@ -190,10 +201,17 @@ def _become(main: Callable[[], object], file: str, request: Mapping[str, object]
     os.closerange(3, 1 << 16)
     if request["namespace"]:
         _enter(Path("/run/netns", str(request["namespace"])))
+    for name, value in request["constants"].items():  # type: ignore[attr-defined]
+        module, _, constant = name.rpartition(".")
+        assert hasattr(sys.modules[module], constant), name
+        setattr(sys.modules[module], constant, value)
     os.chdir("/")
     os.environ.clear()
     os.environ.update(request["env"])  # type: ignore[call-overload]
     sys.argv[:] = [file, *request["arguments"]]  # type: ignore[misc]
+    # The bus starts this command again when it restarts in place.
+    options = sys.orig_argv[1 : sys.orig_argv.index("-c")]
+    sys.orig_argv[1:] = [*options, "-m", request["imports"][-1], *request["arguments"]]  # type: ignore[index,misc]
     main()
 
 

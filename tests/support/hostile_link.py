@@ -1,25 +1,29 @@
-"""A link that lies about its blobs, as a host can whose administrator is an enemy: ``hostile_link.py MODE [OPTION...]``."""
+"""A link that lies about its blobs, as a host can whose administrator is an enemy: ``hostile_link.py FILE [OPTION...]``.
+
+The file has the name of the lie, and can change.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import sys
+from pathlib import Path
 from typing import Any
 
 from sbusd.link import blobs, main
 from sbusd.protocol.framed_data import framed_data, parse_framed_data
 
-MODE = sys.argv.pop(1)
+LIE = Path(sys.argv.pop(1))
 
 _honest = blobs.BlobSource.answer
 
 
 async def _answer(source: blobs.BlobSource, host: str, question: dict[str, Any]) -> bytes:
-    """Answer as the mode says."""
+    """Answer as the file says."""
     answer = await _honest(source, host, question)
     head, frames = parse_framed_data(answer)
     ask = question["ask"]
-    match MODE:
+    match LIE.read_text():
         case "digest" if ask == "digest":
             head["sha256"] = hashlib.sha256(b"other").hexdigest()
         case "content" if ask == "read":

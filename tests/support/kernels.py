@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-import subprocess
 from pathlib import Path
 
 from tests.support import skips
+from tests.support.c_programs import compile_program
 
 SO_PASSRIGHTS = 83
 """Whether descriptors may be sent to a socket, socket(7); not in Python."""
@@ -34,7 +34,5 @@ def require_refusal() -> None:
 
 def old_kernel(folder: Path) -> dict[str, str]:
     """Return the environment in which a program finds a kernel like Linux 6.12; the library for it goes into *folder*."""
-    library = folder / "old_kernel.so"
-    command = ["gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-o", str(library), str(SOURCE)]
-    subprocess.run(command, check=True, timeout=60)
-    return {"LD_PRELOAD": str(library)}
+    command = ("gcc", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared")
+    return {"LD_PRELOAD": str(compile_program([SOURCE], folder / "old_kernel.so", command))}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from sbusd.client import Bus, SbusError
-from tests.support.forked_programs import StartedProgram, start_program
+from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
+from tests.support.service_programs import ServiceProgram
 from tools.stage import ROOT
-
-STOP_SECONDS = 60.0
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
@@ -22,7 +19,7 @@ ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LAN
 PROGRAM = ("sbusd.link.main",)
 
 
-class LinkProgram:
+class LinkProgram(ServiceProgram):
     """sbus-link with the configuration *text* for the bus at *bus*; a context.
 
     *prefix* are words before the command, *program* the module and its first arguments.
@@ -38,35 +35,13 @@ class LinkProgram:
         *,
         program: Sequence[str] = PROGRAM,
     ) -> None:
+        super().__init__(folder / f"{name}-link.log")
         self.name = name
         self.bus = bus
         self._config = folder / f"{name}-link.toml"
         self._config.write_text(f'realm = "R"\nhost = "{name}"\nbus = "{bus}"\nstate_interval = 1\n{text}')
-        self._log = folder / f"{name}-link.log"
         self._prefix = prefix
         self._program = program
-        self.process: StartedProgram | None = None
-
-    def __enter__(self) -> LinkProgram:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            status = self.stop()
-            assert kind is not None or status == 0, self.log
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        return self._log.read_text(errors="replace")
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        assert self.process is not None
-        return self.process.pid
 
     def start(self) -> None:
         """Start the process."""
@@ -75,24 +50,11 @@ class LinkProgram:
         with self._log.open("ab") as log:
             self.process = start_program(*arguments, prefix=prefix, env=ENV, stdout=log.fileno(), stderr=log.fileno())
 
-    def stop(self) -> int:
-        """End the process by SIGTERM; return its status."""
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(STOP_SECONDS)
-
-    def kill(self) -> None:
-        """End the process by SIGKILL."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(STOP_SECONDS)
-
     def wait_for_hosts(self, *names: str) -> None:
         """Wait until exactly these other hosts are alive."""
 
         def alive() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, self.log
+            self.check_running()
             with Bus.connect(self.bus) as bus:
                 try:
                     state = json.loads(bus.call("link/status", timeout=10))

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.free_ports import free_port
-from tests.support.users import User
+from tests.support.users import User, command_as
 from tools.stage import ROOT, Stage
 
 SECONDS = 60.0
@@ -51,7 +51,7 @@ class UnixConnection(http.client.HTTPConnection):
 class Endpoint:
     """sbus-metrics for the bus at *bus*, with a Unix socket, a port of 127.0.0.1 and the keys *text* of its configuration; a context.
 
-    With *user* it runs as that one.
+    With *user* it runs as that one. *constants* are those of ``start_program``.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class Endpoint:
         user: User | None = None,
         stage: Stage | None = None,
         env: Mapping[str, str] | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> None:
         home = folder / "endpoint"
         home.mkdir()
@@ -79,6 +80,7 @@ class Endpoint:
         plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8", **(env or {})}
         self._env = plain if user is None or stage is None else stage.env
         self._user = user
+        self._constants = constants
         self.process: StartedProgram | None = None
 
     def __enter__(self) -> Endpoint:
@@ -95,17 +97,16 @@ class Endpoint:
         """Start the process."""
         user = self._user
         if user is None:
-            return start_program(*self._words, env=self._env, stdout=log, stderr=log, prefix=self._prefix, imports=_LATER)
+            return start_program(
+                *self._words, env=self._env, stdout=log, stderr=log, prefix=self._prefix, imports=_LATER, constants=self._constants
+            )
         return subprocess.Popen(
-            [self._python, "-m", *self._words],
+            command_as(user, [self._python, "-m", *self._words]),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=self._env,
             cwd="/",
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
         )
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -21,7 +21,7 @@ import redis
 
 from tests.support import skips
 from tests.support.forked_programs import StartedProgram, start_program
-from tests.support.users import User
+from tests.support.users import User, command_as
 from tools.stage import ROOT, Stage
 
 T = TypeVar("T")
@@ -176,14 +176,11 @@ class RelayProgram:
             )
         user, stage = self._user
         return subprocess.Popen(
-            [*self._netns, stage.python, *options, "-m", module, *arguments],
+            command_as(user, [*self._netns, stage.python, *options, "-m", module, *arguments]),
             env={**stage.env, **more},
             cwd="/",
             stderr=stderr,
             stdout=stderr,
-            user=user.uid,
-            group=user.gid,
-            extra_groups=user.groups,
         )
 
     def log(self) -> str:

@@ -12,7 +12,7 @@ from typing import IO
 from sbusd.client import Bus
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon
-from tests.support.users import User
+from tests.support.users import User, command_as
 from tools.stage import Stage
 
 TIMEOUT_SECONDS = 60.0
@@ -30,16 +30,13 @@ class Shell:
     def run(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         """Run one command to its end."""
         return subprocess.run(
-            self.stage.program("sbusctl", *arguments),
+            command_as(user, self.stage.program("sbusctl", *arguments)),
             input=stdin,
             capture_output=True,
             check=False,
             cwd="/",
             env=self.env,
             timeout=TIMEOUT_SECONDS,
-            user=None if user is None else user.uid,
-            group=None if user is None else user.gid,
-            extra_groups=None if user is None else user.groups,
         )
 
     def succeed(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> bytes:
@@ -89,15 +86,12 @@ class Shell:
 def running(shell: Shell, *arguments: str, user: User | None = None, until: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Start a command, wait until the key *until* has a subscriber, and stop the command at the end of the context."""
     process = subprocess.Popen(
-        shell.stage.program("sbusctl", *arguments),
+        command_as(user, shell.stage.program("sbusctl", *arguments)),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd="/",
         env=shell.env,
-        user=None if user is None else user.uid,
-        group=None if user is None else user.gid,
-        extra_groups=None if user is None else user.groups,
     )
     try:
         end = time.monotonic() + TIMEOUT_SECONDS

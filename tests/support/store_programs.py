@@ -12,12 +12,12 @@ from typing import Any
 
 from sbusd.client import Bus, RemoteError, SbusError
 from sbusd.protocol.framed_data import framed_data, message_frame, parse_framed_data, split_message
-from tests.support.forked_programs import StartedProgram, start_program
+from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
+from tests.support.service_programs import ServiceProgram
 from tests.support.users import User
 from tools.stage import ROOT
 
-STOP_SECONDS = 60.0
 CALL_SECONDS = 60.0
 
 BUS_RIGHTS = f"""
@@ -31,34 +31,16 @@ deliver = {{ users = [{os.geteuid()}] }}
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
 
-class StoreProgram:
+class StoreProgram(ServiceProgram):
     """sbus-store with the configuration *text* for the bus at *bus*, run by the command *prefix*; a context."""
 
     def __init__(self, folder: Path, bus: str, text: str, prefix: Sequence[str] = ()) -> None:
+        super().__init__(folder / "store.log")
         self.bus = bus
         self._prefix = prefix
         self.file = folder / "store.sqlite"
         self.config = folder / "store.toml"
-        self._log = folder / "store.log"
-        self.process: StartedProgram | None = None
         self.configure(text)
-
-    def __enter__(self) -> StoreProgram:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            status = self.stop()
-            assert kind is not None or status == 0, self.log
-        if kind is None:
-            assert "Traceback" not in self.log, self.log
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        return self._log.read_text(errors="replace")
 
     def configure(self, text: str) -> None:
         """Write the configuration file."""
@@ -77,8 +59,7 @@ class StoreProgram:
         """Wait until it serves calls."""
 
         def serves() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, self.log
+            self.check_running()
             try:
                 with Bus.connect(self.bus) as bus:
                     return bool(bus.call("store/status", timeout=CALL_SECONDS))
@@ -89,23 +70,10 @@ class StoreProgram:
 
     def reload(self) -> str:
         """Let it read its configuration again, and return what it has logged about that."""
-        assert self.process is not None
         before = len(self.log)
-        self.process.send_signal(signal.SIGHUP)
+        self.check_running().send_signal(signal.SIGHUP)
         wait_for(lambda: "reloaded" in self.log[before:], "the reload")
         return self.log[before:]
-
-    def stop(self) -> int:
-        """End the process by SIGTERM; return its status."""
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(STOP_SECONDS)
-
-    def kill(self) -> None:
-        """End the process by SIGKILL."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(STOP_SECONDS)
 
 
 @dataclass

@@ -320,3 +320,18 @@ class MakeHarness(Protocol):
         self, limits: LimitSettings | None = None, keyspace: KeySpace | None = None, of: type[SwitchHarness] = SwitchHarness
     ) -> SwitchHarness:
         """Return a harness of the class *of*; when the test ends, its books must balance and its descriptors be closed."""
+
+
+class RecordingHarness(SwitchHarness):
+    """A switch whose sink only records its calls."""
+
+    def control(self, connection: int, packet: bytes) -> None:
+        """Record the packet."""
+        self.events.append((connection, packet))
+
+
+def send_all(harness: SwitchHarness, sender: int, *packets: bytes) -> None:
+    """Send packets, and let the switch handle them."""
+    for packet in packets:
+        assert harness.send(sender, packet)
+    harness.run()

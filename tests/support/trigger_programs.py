@@ -9,11 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from sbusd.client import Bus, SbusError
-from tests.support.forked_programs import StartedProgram, start_program
+from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
+from tests.support.service_programs import ServiceProgram
 from tools.stage import ROOT
-
-STOP_SECONDS = 60.0
 
 SYSTEMCTL = """#!/bin/sh
 for last; do :; done
@@ -29,10 +28,11 @@ case $last in broken*) echo "Unit $last not found." >&2; exit 5;; esac
 """
 
 
-class TriggerProgram:
+class TriggerProgram(ServiceProgram):
     """sbus-trigger with the rules *text* for the bus at *bus*; a context."""
 
     def __init__(self, folder: Path, bus: str, text: str, *options: str) -> None:
+        super().__init__(folder / "log")
         self.bus = bus
         self.folder = folder
         self.hold = folder / "hold"
@@ -46,24 +46,10 @@ class TriggerProgram:
         program.write_text(SYSTEMCTL.format(folder=folder))
         program.chmod(0o755)
         self._env = {"PATH": f"{programs}:{os.environ.get('PATH', os.defpath)}", "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
-        self.process: StartedProgram | None = None
-
-    def __enter__(self) -> TriggerProgram:
-        self.start()
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.hold.unlink(missing_ok=True)
-        if self.process is not None and self.process.poll() is None:
-            status = self.stop()
-            assert kind is not None or status == 0, self.log
-        if kind is None:
-            assert "Traceback" not in self.log, self.log
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error."""
-        return (self.folder / "log").read_text(errors="replace")
+        super().__exit__(kind, error, trace)
 
     @property
     def calls(self) -> list[list[str]]:
@@ -79,7 +65,7 @@ class TriggerProgram:
 
     def start(self, *, waits: bool = True) -> None:
         """Start the process, and wait until it serves."""
-        with (self.folder / "log").open("ab") as log:
+        with self._log.open("ab") as log:
             arguments = ("-C", str(self._config), *self._options)
             self.process = start_program("sbusd.trigger.main", *arguments, env=self._env, stdout=log.fileno(), stderr=log.fileno())
         if waits:
@@ -105,16 +91,9 @@ class TriggerProgram:
 
         wait_for(found, f"{json.dumps(expected)}; {self.status()}; {self.log}")
 
-    def stop(self) -> int:
-        """End the process by SIGTERM; return its status."""
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(STOP_SECONDS)
-
     def is_serving(self) -> bool:
         """Return whether all rules get messages."""
-        assert self.process is not None
-        assert self.process.poll() is None, self.log
+        self.check_running()
         try:
             return all(rule["counts"].get("gaps") for rule in self.status())
         except SbusError:  # not yet

@@ -28,7 +28,7 @@ class Situation:
     breaks: str
     check: str = ""
     asks: str = ""
-    removes_cause: str = ":"
+    removes_cause: str = ""
     """What an administrator does where the hint says "remove the cause" or "correct"."""
     works: str = "sbusctl whoami"
     """A command that succeeds afterwards."""
@@ -138,7 +138,9 @@ def _findings(machine: Container, check: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.name.replace(" ", "-"))
 def test_a_hint_repairs_what_it_is_about(hinted: Container, situation: Situation) -> None:
-    hinted.run("systemctl reset-failed; systemctl restart sbus.socket; sbusctl whoami")
+    # The situation before was repaired by its hint. Where that did not help, only its own test is to fail.
+    start = "systemctl start sbus.socket sbus.service && test -S /run/sbus.socket"
+    hinted.run(f"systemctl reset-failed; {start} || systemctl restart sbus.socket sbus.service")
     hinted.run(situation.breaks, check=False)
     try:
         if situation.asks:
@@ -150,14 +152,17 @@ def test_a_hint_repairs_what_it_is_about(hinted: Container, situation: Situation
             hint = found["advice"]
         commands = _COMMAND.findall(hint)
         assert commands, hint
-        hinted.run(situation.removes_cause)
+        if situation.removes_cause:
+            hinted.run(situation.removes_cause)
         for command in commands:
             hinted.run(command, check="status" not in command.split())
         hinted.wait_for(situation.works)
         assert not situation.check or _findings(hinted, situation.check) == []
     finally:
-        hinted.run(f"cp /root/sbus/sbusd.toml /etc/sbus; rm --force {DROP_IN}; systemctl stop taker.service", check=False)
-        hinted.run("systemctl unmask --quiet sbus.service sbus.socket; systemctl reset-failed", check=False)
+        # unmask makes systemd read all units again, also where nothing is masked.
+        unmask = "! systemctl is-enabled $units | grep --quiet masked || systemctl unmask --quiet $units"
+        clean = f"cp /root/sbus/sbusd.toml /etc/sbus; rm --force {DROP_IN}; systemctl stop taker.service"
+        hinted.run(f"{clean}; units='sbus.service sbus.socket'; {unmask}; systemctl reset-failed", check=False)
 
 
 def test_no_complaint_is_left_at_the_end(hinted: Container) -> None:

@@ -102,6 +102,10 @@ def make_bus(module_buses: list[SharedBus]) -> Callable[[], str]:
     return lambda: next(left).unused().path
 
 
+one_server = pytest.mark.parametrize("program", ["debian"], indirect=True)
+"""For tests of what the hosts do: test_nats.py compares what both versions of the server do."""
+
+
 @pytest.fixture(params=["debian", "pypi"])
 def program(request: pytest.FixtureRequest) -> Path:
     return require_server(str(request.param))

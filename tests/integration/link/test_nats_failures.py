@@ -13,7 +13,7 @@ import pytest
 
 from sbusd.link.network.credential_files import sign
 from sbusd.link.network.nats import NatsNetwork, NatsSettings
-from tests.integration.link.conftest import Realm
+from tests.integration.link.conftest import Realm, one_server
 from tests.support.free_ports import free_port
 from tests.support.link_networks import RunningNetwork
 from tests.support.nats_servers import NatsServer, require_server, user_seed
@@ -43,6 +43,7 @@ def test_a_killed_server_is_reported_and_reconnected_to(realm: Realm) -> None:
     assert beta.network.counters.connects == 2
 
 
+@one_server
 def test_a_server_that_hangs_is_left(realm: Realm) -> None:
     (alpha,) = realm.connected("alpha")
     realm.server.pause()

@@ -13,7 +13,7 @@ from sbusd.link.network.nats import NatsNetwork
 from sbusd.link.rules import Export, Import, Rules
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
-from tests.integration.link.conftest import Realm
+from tests.integration.link.conftest import Realm, one_server
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.running_links import RunningLink
 from tests.support.wire import RawClient, message
@@ -112,6 +112,7 @@ def test_a_message_appears_on_another_host_with_its_origin(make_host: Callable[[
     assert rest == message(b"host/alpha/net/link/eth0", b"up")
 
 
+@one_server
 def test_a_restricted_export_reaches_only_its_hosts(make_host: Callable[[str], Host], stack: ExitStack) -> None:
     hosts = [make_host(name) for name in ("alpha", "beta", "gamma")]
     links = linked(stack, *hosts)
@@ -125,6 +126,7 @@ def test_a_restricted_export_reaches_only_its_hosts(make_host: Callable[[str], H
     assert next_message(readers[0]) == next_message(readers[1]) == message(b"host/alpha/net/a", b"for all")
 
 
+@one_server
 def test_undelivered_messages_are_reported_to_the_publisher(make_host: Callable[[str], Host], stack: ExitStack) -> None:
     alpha, beta = make_host("alpha"), make_host("beta")
     links = linked(stack, alpha, beta)
@@ -138,6 +140,7 @@ def test_undelivered_messages_are_reported_to_the_publisher(make_host: Callable[
         pass
 
 
+@one_server
 def test_messages_sent_while_the_server_is_away_arrive_or_are_reported(
     make_host: Callable[[str], Host], stack: ExitStack, realm: Realm
 ) -> None:
@@ -168,6 +171,7 @@ def test_messages_sent_while_the_server_is_away_arrive_or_are_reported(
     assert len(received) + lost <= 99
 
 
+@one_server
 def test_patterns_that_a_bus_refuses_are_an_unknown_loss_elsewhere(
     make_host: Callable[[str], Host], small_host: Host, stack: ExitStack
 ) -> None:
@@ -185,6 +189,7 @@ def test_patterns_that_a_bus_refuses_are_an_unknown_loss_elsewhere(
         assert len(packets) <= 2, packets
 
 
+@one_server
 def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], stack: ExitStack) -> None:
     alpha, beta = make_host("alpha"), make_host("beta")
     links = linked(stack, alpha, beta)
@@ -204,11 +209,13 @@ def test_a_link_that_begins_again_continues(make_host: Callable[[str], Host], st
     assert packets[-1] == message(b"host/alpha/net/a", b"again")
 
 
+@one_server
 def test_a_user_without_rights_is_told_what_is_missing(realm: Realm, bus: Daemon, stack: ExitStack) -> None:
     link = stack.enter_context(Host("alpha", bus, realm).link())
     link.wait(lambda _: any("has no right vouch; see sbus-link(8), RIGHTS" in line for line in link.reports))
 
 
+@one_server
 def test_a_host_with_another_version_is_reported(make_host: Callable[[str], Host], realm: Realm, stack: ExitStack) -> None:
     """Its heads have no serials."""
     alpha = stack.enter_context(make_host("alpha").link())

@@ -295,9 +295,7 @@ class RestartingBus:
 
 @pytest.fixture
 def restarting(daemon: StartDaemon, tmp_path: Path) -> Iterator[RestartingBus]:
-    rights = tmp_path / "sbusd.toml"
-    rights.write_text(RIGHTS)
-    server = daemon("-C", str(rights))
+    server = daemon(config=RIGHTS)
     with StoreProgram(tmp_path, server.path, CONFIGURATION) as program:
         made = RestartingBus(program, server)
         yield made

@@ -173,10 +173,9 @@ def test_a_reader_goes_on_after_the_file_of_the_store_was_lost(store: StoreProgr
             wait_for(lambda: "stream log has lost messages: " in store.log, "the report of the loss")
 
 
-def test_what_the_bus_refuses_is_counted_and_the_log_has_the_reason(daemon: StartDaemon, folder: Path, tmp_path: Path) -> None:
-    config = folder / "sbusd.toml"
-    config.write_text(BUS_RIGHTS + '[[policy]]\nkeys = "dead/"\npublish = "deny"\nsubscribe = "allow"\n')
-    with StoreProgram(tmp_path, daemon("-C", str(config)).path, CONFIG) as store, Bus.connect(store.bus) as bus:
+def test_what_the_bus_refuses_is_counted_and_the_log_has_the_reason(daemon: StartDaemon, tmp_path: Path) -> None:
+    bus_path = daemon(config=BUS_RIGHTS + '[[policy]]\nkeys = "dead/"\npublish = "deny"\nsubscribe = "allow"\n').path
+    with StoreProgram(tmp_path, bus_path, CONFIG) as store, Bus.connect(store.bus) as bus:
         bus.store.put("mail/a", b"job")
         fail_job(bus)
         wait_for(lambda: json.loads(bus.call("store/status"))["counters"]["publications_refused"] == 1, "the refusal")

@@ -84,12 +84,12 @@ def test_a_reader_continues_after_what_was_printed(store: StoreProgram) -> None:
     assert payloads() == []
 
 
-@pytest.mark.parametrize("number", ["9007199254740992", "9223372036854775807", "99999999999999999999"])
-def test_a_number_that_no_message_can_have_is_refused(store: StoreProgram, number: str) -> None:
-    for line in (["read", "log", "--from", number], ["purge", "log", "--before", number], ["revive", "mail", number]):
-        said = run(store, "store", *line, expected=2).splitlines()[0]
-        assert number in said
-        assert "9007199254740991" in said
+def test_a_number_that_no_message_can_have_is_refused(store: StoreProgram) -> None:
+    for number in ("9007199254740992", "99999999999999999999"):
+        for line in (["read", "log", "--from", number], ["purge", "log", "--before", number], ["revive", "mail", number]):
+            said = run(store, "store", *line, expected=2).splitlines()[0]
+            assert number in said
+            assert "9007199254740991" in said
     largest = "9007199254740991"
     assert "lost messages: the stream was begun again" in run(store, "store", "read", "log", "--from", largest)
     assert run(store, "store", "purge", "log", "--before", largest) == "0 messages\n"

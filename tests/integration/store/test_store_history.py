@@ -109,7 +109,8 @@ def bus(folder: Path) -> Iterator[Manager]:
         assert "Traceback" not in made.stderr, made.stderr
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+# With each of these seeds, all ten kinds of faults happen: publishers, both kinds of workers, and those of break_store and break_bus.
+@pytest.mark.parametrize("seed", [249, 1790])
 def test_kills_lose_nothing_that_was_acknowledged(bus: Manager, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     history, stop, end, order = History(tmp_path / "history"), tmp_path / "stop", tmp_path / "end", tmp_path / "order"

@@ -289,11 +289,9 @@ def test_subscribing_again_and_again_gives_no_second_job(alice: StoreCaller, mal
     wait_for_state(alice, leased=1, ready=4, subscribed_workers=0)
 
 
-def test_forged_jobs_are_refused_by_the_rules_of_the_package(daemon: StartDaemon, folder: Path, needs_root: None) -> None:
+def test_forged_jobs_are_refused_by_the_rules_of_the_package(daemon: StartDaemon, needs_root: None) -> None:
     shipped = (Path(__file__).parents[3] / "etc/sbusd.toml.d/50-store.toml").read_text()
-    config = folder / "sbusd.toml"
-    config.write_text(shipped.replace('"sbus-store"', '"root"').replace('["root", "root"]', '["root"]'))
-    bus = daemon("-C", str(config))
+    bus = daemon(config=shipped.replace('"sbus-store"', '"root"').replace('["root", "root"]', '["root"]'))
     worker, forger = bus.client(FIRST), bus.client(SECOND)
     worker.send(b"SUB queue/mail/")
     worker.send(b"MSG store/job/mail/1/ack\0")
@@ -307,11 +305,9 @@ def test_forged_jobs_are_refused_by_the_rules_of_the_package(daemon: StartDaemon
 
 
 @pytest.fixture
-def plain_bus(daemon: StartDaemon, folder: Path) -> Daemon:
+def plain_bus(daemon: StartDaemon) -> Daemon:
     """A bus where the store has no right to deliver."""
-    config = folder / "plain.toml"
-    config.write_text(f"[rights]\nvouch = {{ users = [0] }}\npresence = {{ users = [0] }}\n{RULES}")
-    return daemon("-C", str(config))
+    return daemon(config=f"[rights]\nvouch = {{ users = [0] }}\npresence = {{ users = [0] }}\n{RULES}")
 
 
 def test_without_the_right_a_worker_gets_an_explanation_in_the_log(plain_bus: Daemon, tmp_path: Path, needs_root: None) -> None:
