@@ -11,7 +11,7 @@ import typer.main
 from sbusd.broker.totals import MAX_USERS
 from sbusd.config.documents import settings_of
 from sbusd.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbusd.metrics import collector, connections, definitions, listener, main
+from sbusd.metrics import collector, definitions, listener, main, server
 from sbusd.metrics.log_messages import MESSAGES
 from sbusd.systemd.log_records import QUIET_SECONDS
 from tools.stage import ROOT
@@ -85,8 +85,8 @@ def test_numbers() -> None:
     assert all(f".Ql {reason}" in PAGE for reason in collector.REASONS)
     assert all(f".Ql {result}" in PAGE for result in definitions.LOG_RESULTS)
     assert f"The bus itself remembers {MAX_USERS} users" in text
-    assert f"together have at most {connections.MAX_OTHERS} connections" in text
-    assert f"within {connections.REQUEST_SECONDS:g} s and have at most {connections.MAX_REQUEST_BYTES >> 10} KiB" in text
+    assert f"together have at most {server.MAX_OTHERS} connections" in text
+    assert f"within {server.REQUEST_SECONDS:g} s and have at most {server.MAX_REQUEST_BYTES >> 10} KiB" in text
     assert f"the limit of descriptors is below {main.LEAST_DESCRIPTORS}" in text
     assert f"While {listener.MAX_CLOSES} connections wait to be closed" in text
     assert "no request for 5 minutes" in text
