@@ -204,8 +204,8 @@ def test_a_connection_is_its_user() -> None:
     assert sender_of(rule(), peer()) == Sender(ALICE, ALICE, 5, ALICE)
     assert sender_of(rule(), peer(BOB)) is None
     assert sender_of(rule(), None) is None
-    assert sender_of(rule(rule_state=(EVERY_USER,)), peer(BOB)) == Sender(BOB, BOB, 5, BOB)
-    assert sender_of(rule(rule_state=(EVERY_USER,)), None) is None
+    assert sender_of(rule(senders=(EVERY_USER,)), peer(BOB)) == Sender(BOB, BOB, 5, BOB)
+    assert sender_of(rule(senders=(EVERY_USER,)), None) is None
 
 
 def test_only_a_trusted_service_speaks_for_a_user() -> None:
@@ -214,7 +214,7 @@ def test_only_a_trusted_service_speaks_for_a_user() -> None:
     assert sender_of(trusting, peer(BOB, LOCAL)) is None
     assert sender_of(trusting, peer(ALICE, LOCAL)) is None
     assert sender_of(rule(), peer(STORE, LOCAL)) is None
-    assert sender_of(rule(rule_state=(EVERY_USER,)), peer(STORE, LOCAL)) is None
+    assert sender_of(rule(senders=(EVERY_USER,)), peer(STORE, LOCAL)) is None
 
 
 @pytest.mark.parametrize(
@@ -230,4 +230,4 @@ def test_only_a_trusted_service_speaks_for_a_user() -> None:
     ],
 )
 def test_an_author_on_another_host_is_not_a_user_here(origin: bytes) -> None:
-    assert sender_of(rule(vouched_by=(STORE,), rule_state=(EVERY_USER, ALICE)), peer(STORE, origin)) is None
+    assert sender_of(rule(vouched_by=(STORE,), senders=(EVERY_USER, ALICE)), peer(STORE, origin)) is None
