@@ -21,10 +21,9 @@ from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
 from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbusd.metrics import log_messages
 from sbusd.metrics.collector import Collector, KeyPrefixes
-from sbusd.metrics.connections import MAX_CONNECTIONS, MAX_OTHERS, Admission
 from sbusd.metrics.exposition import check_library
 from sbusd.metrics.listener import MAX_CLOSES, address_of, created_socket, passed_sockets, remove_created, without_descriptors
-from sbusd.metrics.server import MetricsServer
+from sbusd.metrics.server import MAX_CONNECTIONS, MAX_OTHERS, Admission, MetricsServer
 from sbusd.program import run_configured
 from sbusd.running_service import RunningService, serve
 from sbusd.standard_error import fail

@@ -22,7 +22,7 @@ from sbusd.trigger import log_messages
 from sbusd.trigger.jobs import ServiceManagerCalls
 from sbusd.trigger.message_files import MessageFiles
 from sbusd.trigger.report import Report
-from sbusd.trigger.senders import warnings
+from sbusd.trigger.rule_state import warnings
 from sbusd.trigger.service import Trigger, TriggerError
 
 SYSTEM_FOLDER = "/run/sbus-trigger"

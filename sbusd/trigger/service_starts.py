@@ -17,8 +17,7 @@ from sbusd.client.asyncio.service_bus import ServiceBus
 from sbusd.client.errors import SbusError, ServiceError
 from sbusd.protocol.envelope import service_key
 from sbusd.trigger.jobs import Done
-from sbusd.trigger.rule_state import Firing, RuleState
-from sbusd.trigger.senders import Sender
+from sbusd.trigger.rule_state import Firing, RuleState, Sender
 
 MAX_CALLS_OF_USER = 256
 """Calls of one user that wait for services of one rule: as many as a service queues of a user."""

@@ -18,8 +18,7 @@ from sbusd.running_service import RunningService, serve
 from sbusd.systemd.signals import exit_on_ending_signals
 from sbusd.web.log_messages import STARTED, STOPPED
 from sbusd.web.logins import link_file, print_link
-from sbusd.web.request_checks import ListenAddress
-from sbusd.web.server import WebServer
+from sbusd.web.server import ListenAddress, WebServer
 from sbusd.web.session import EVERY_ORDINARY_KEY, AllowList, SessionSettings
 
 LISTEN = "127.0.0.1:0"

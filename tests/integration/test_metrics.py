@@ -18,7 +18,7 @@ import pytest
 
 from sbusd.ctl.checks import CheckResult
 from sbusd.ctl.checks.services import check_scrape
-from sbusd.metrics import connections
+from sbusd.metrics import server
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.metrics_endpoint import Endpoint, UnixConnection, Values, get, samples
@@ -186,7 +186,7 @@ def test_another_user_gets_no_metric_on_either_socket(bus: Daemon, folder: Path)
 def test_other_users_cannot_take_the_connections(bus: Daemon, folder: Path) -> None:
     """Not even with many user ids, as subuid(5) gives them."""
     with Endpoint(folder, bus.path) as endpoint, contextlib.ExitStack() as stack:
-        for number in range(connections.MAX_OTHERS + 10):
+        for number in range(server.MAX_OTHERS + 10):
             other = User(500_000 + number, 500_000)
             for _ in range(2):
                 stack.enter_context(contextlib.closing(other.connect(endpoint.path, socket.SOCK_STREAM)))
@@ -253,14 +253,14 @@ def test_requests(bus: Daemon, folder: Path, request_bytes: bytes, answer: bytes
 def test_long_and_slow_clients_are_ended(bus: Daemon, folder: Path) -> None:
     """One sends requests and reads no response: the buffers fill up, and must not stay so for long."""
     request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
-    with Endpoint(folder, bus.path, constants={"sbusd.metrics.connections.REQUEST_SECONDS": 4.0}) as endpoint:
+    with Endpoint(folder, bus.path, constants={"sbusd.metrics.server.REQUEST_SECONDS": 4.0}) as endpoint:
         slow = raw(endpoint, request)
         headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1_000) for number in range(100))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             assert b" 200 " not in read_all(raw(endpoint, request + headers))
         body = request + b"Content-Length: 100000000\r\n\r\n" + bytes(20_000)
         assert read_all(raw(endpoint, body))[:15] in (b"", b"HTTP/1.1 200 OK")
-        assert f"longer than {connections.MAX_REQUEST_BYTES} bytes" in endpoint.log
+        assert f"longer than {server.MAX_REQUEST_BYTES} bytes" in endpoint.log
         with raw(endpoint, b"") as lazy, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while True:
                 lazy.send(request + b"\r\n")

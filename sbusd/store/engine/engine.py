@@ -14,7 +14,6 @@ from pathlib import Path
 from sbusd.config.store import StoreSettings
 from sbusd.config.users import ChargedUsers, SubordinateIds
 from sbusd.protocol.printable import printable
-from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import Checksums
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.continuity import LOST, Continuity, RunStart, keep_clock, start_clock
@@ -46,7 +45,7 @@ from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.queues import RETRIED, Held, Queues, backoff_ms, checked_ms
 from sbusd.store.engine.reading import Readers, Reading
 from sbusd.store.engine.reconfiguration import Reconfiguration
-from sbusd.store.engine.removal import Purging, Removal
+from sbusd.store.engine.removal import Announcements, Purging, Removal
 from sbusd.store.engine.retention import Retention
 from sbusd.store.engine.statistics import store_statistics
 from sbusd.store.engine.stream import JobLines, KeyMap, Queue, Stream

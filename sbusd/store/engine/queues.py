@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 from sbusd.config.store import QueueSettings
 from sbusd.protocol.framed_data import MAX_DELAY_SECONDS
-from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import DAMAGED, Checksums
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
 from sbusd.store.engine.figures import AllFigures, QueueFigures, StreamFigures
 from sbusd.store.engine.intake import MAX_REASON_BYTES
 from sbusd.store.engine.messages import EngineError, JobInfo, JobPage, JobState, LeasedJob, Released, Worker
-from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.removal import Announcements, Removal
 from sbusd.store.engine.schema import (
     BLOCKED,
     COLUMNS,

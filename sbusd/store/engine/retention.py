@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sbusd.store.engine.announcements import Announcements
 from sbusd.store.engine.checksums import DAMAGED, HEAD, HEAD_WIDTH, Checksums
 from sbusd.store.engine.clocks import StoreClock
 from sbusd.store.engine.database import Database
@@ -18,7 +17,7 @@ from sbusd.store.engine.intake import Intake
 from sbusd.store.engine.messages import Places, Sweep
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.queues import Queues
-from sbusd.store.engine.removal import Removal
+from sbusd.store.engine.removal import Announcements, Removal
 from sbusd.store.engine.schema import BLOCKED, DEAD, LEASED, MAX_SEQ, READY, REMOVABLE, RETRYING, SEQ_BITS, SIZE, Removable
 from sbusd.store.engine.stream import Queue, Stream, id_range
 

@@ -14,8 +14,7 @@ from sbusd.trigger import jobs
 from sbusd.trigger import jobs as jobs_module
 from sbusd.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS, MAX_UNITS_OF_USER, Done, RuleJobs, ServiceManagerCalls
 from sbusd.trigger.message_files import KEPT_SECONDS, MessageFiles
-from sbusd.trigger.rule_state import Firing
-from sbusd.trigger.senders import Sender
+from sbusd.trigger.rule_state import Firing, Sender
 from tests.unit.trigger.rules import ALICE, BOB, rule
 
 

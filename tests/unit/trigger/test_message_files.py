@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.trigger.message_files import KEPT_SECONDS, MAX_BYTES, MAX_UNITS, MessageFiles, NoRoomError, environment
-from sbusd.trigger.rule_state import Firing
-from sbusd.trigger.senders import Sender
+from sbusd.trigger.rule_state import Firing, Sender
 from tests.unit.trigger.rules import rule
 
 

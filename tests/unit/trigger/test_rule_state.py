@@ -7,12 +7,15 @@ import re
 import shutil
 import subprocess
 import time
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.config.trigger import EVERY_USER
 from sbusd.config.users import ChargedUsers
+from sbusd.trigger import rule_state
 from sbusd.trigger.rule_state import (
     ALL_USERS,
     FIRST_ACTIONS,
@@ -22,12 +25,13 @@ from sbusd.trigger.rule_state import (
     Payload,
     RateDecision,
     RuleState,
+    Sender,
     UnitNameError,
     escaped,
     text_matches,
     unit_of,
 )
-from tests.unit.trigger.rules import ALICE, BOB, message, rate, rule
+from tests.unit.trigger.rules import ALICE, BOB, message, peer, rate, rule
 
 
 def test_a_message_causes_an_action_with_its_sender() -> None:
@@ -187,3 +191,43 @@ def test_users_with_a_full_burst_leave_actions_for_those_with_none() -> None:
     assert verdicts(limits, ALICE, 1, 1, 1) == ["ALLOWED", "ALL_BURST", "ALL_BURST"]
     assert verdicts(limits, BOB, 1) == ["ALLOWED"]
     assert verdicts(limits, ALICE, 10, 11.5, 12, 12) == ["ALLOWED", "ALLOWED", "ALLOWED", "BURST"]
+
+
+LOCAL = b"!/store/!/cred/100/%d/9" % ALICE
+
+STORE = 990
+
+sender_of = partial(rule_state.sender_of, charged=ChargedUsers())
+
+
+def test_a_connection_is_its_user() -> None:
+    assert sender_of(rule(), peer()) == Sender(ALICE, ALICE, 5, ALICE)
+    assert sender_of(rule(), peer(BOB)) is None
+    assert sender_of(rule(), None) is None
+    assert sender_of(rule(senders=(EVERY_USER,)), peer(BOB)) == Sender(BOB, BOB, 5, BOB)
+    assert sender_of(rule(senders=(EVERY_USER,)), None) is None
+
+
+def test_only_a_trusted_service_speaks_for_a_user() -> None:
+    trusting = rule(vouched_by=(STORE,))
+    assert sender_of(trusting, peer(STORE, LOCAL)) == Sender(ALICE, 100, 9, ALICE, STORE)
+    assert sender_of(trusting, peer(BOB, LOCAL)) is None
+    assert sender_of(trusting, peer(ALICE, LOCAL)) is None
+    assert sender_of(rule(), peer(STORE, LOCAL)) is None
+    assert sender_of(rule(senders=(EVERY_USER,)), peer(STORE, LOCAL)) is None
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        b"!/host/alpha/!/cred/100/1000/9",
+        b"!/twin/1002/!/cred/100/1000/9",
+        b"!/host/alpha/!/store/!/cred/100/1000/9",
+        b"!/store/!/cred/1/2/3/!/cred/100/1000/9",
+        b"!/store/!/cred/100/1000/9/x",
+        b"!/store/!/cred/100/1000/9\n",
+        b"words",
+    ],
+)
+def test_an_author_on_another_host_is_not_a_user_here(origin: bytes) -> None:
+    assert sender_of(rule(vouched_by=(STORE,), senders=(EVERY_USER, ALICE)), peer(STORE, origin)) is None

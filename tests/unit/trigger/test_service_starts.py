@@ -15,8 +15,7 @@ from sbusd.protocol.credentials import Peer, make_peer
 from sbusd.protocol.errors import SbusError
 from sbusd.trigger import service_starts
 from sbusd.trigger.jobs import Done
-from sbusd.trigger.rule_state import RuleState
-from sbusd.trigger.senders import Sender
+from sbusd.trigger.rule_state import RuleState, Sender
 from sbusd.trigger.service_starts import MAX_CALLS_OF_USER, ServiceStarts
 
 RULE = TriggerRule(keys=("rpc/echo",), senders=(1, 2), start="echo.service", when="no-service", service_timeout=0.1, burst=Rate(1, 3_600.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.web.logins import Logins
-from sbusd.web.request_checks import ListenAddress, RejectedError, check_key, check_login, check_origin, response_headers
+from sbusd.web.server import ListenAddress, RejectedError, check_key, check_login, check_origin, response_headers
 
 ADDRESS = ListenAddress("127.0.0.1", 8080)
 
