@@ -8,7 +8,15 @@ from sbusd.config.configuration import Configuration, Fault, describe, require_o
 from sbusd.config.files import ConfigError, configuration_files, default_main_file
 from sbusd.config.loading import check_daemon_settings, load_configuration, load_daemon_settings
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
-from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, QuotaOverride, Quotas, QuotaSettings, RateSettings
+from sbusd.config.settings import (
+    DaemonSettings,
+    LimitSettings,
+    LogSettings,
+    QuotaOverride,
+    Quotas,
+    QuotaSettings,
+    RateSettings,
+)
 from sbusd.config.users import UnknownUserError, find_uid
 
 __all__ = [

@@ -15,7 +15,15 @@ from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import LEAST_DESCRIPTORS
-from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, default_main_file, describe, load_configuration
+from sbusd.config import (
+    ConfigError,
+    Configuration,
+    LogSettings,
+    check_daemon_settings,
+    default_main_file,
+    describe,
+    load_configuration,
+)
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
 from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls

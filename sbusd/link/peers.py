@@ -12,7 +12,18 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.frames import Data, FrameError, Head, Heartbeat, Line, add_serial, name_digest, parse_head, parse_heartbeat, parse_messages
+from sbusd.link.frames import (
+    Data,
+    FrameError,
+    Head,
+    Heartbeat,
+    Line,
+    add_serial,
+    name_digest,
+    parse_head,
+    parse_heartbeat,
+    parse_messages,
+)
 from sbusd.link.incoming import Incoming
 from sbusd.link.outgoing import is_secret
 from sbusd.link.ports import LINK, Network

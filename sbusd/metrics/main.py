@@ -22,7 +22,14 @@ from sbusd.helptext import CheckOption, PlainCommand, VersionOption, config_opti
 from sbusd.metrics import log_messages
 from sbusd.metrics.collector import Collector, KeyPrefixes
 from sbusd.metrics.exposition import check_library
-from sbusd.metrics.listener import MAX_CLOSES, address_of, created_socket, passed_sockets, remove_created, without_descriptors
+from sbusd.metrics.listener import (
+    MAX_CLOSES,
+    address_of,
+    created_socket,
+    passed_sockets,
+    remove_created,
+    without_descriptors,
+)
 from sbusd.metrics.server import MAX_CONNECTIONS, MAX_OTHERS, Admission, MetricsServer
 from sbusd.program import run_configured
 from sbusd.running_service import RunningService, serve

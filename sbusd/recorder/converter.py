@@ -24,7 +24,16 @@ from sbusd.archive.record.schema import SCHEMA, Row, RowKind, batch_of
 from sbusd.archive.record.segments import RecordReader, write_segments
 from sbusd.archive.storage.store import DamagedCopyError, store_of
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbusd.recorder.log_messages import (
+    ARCHIVE_FAILED,
+    ARCHIVE_RESUMED,
+    DAMAGED,
+    DATE,
+    NOT_MERGED,
+    NOT_SHIPPED,
+    REMOVED,
+    REMOVED_UNSHIPPED,
+)
 from sbusd.recorder.retention import CHARGED, Retention, bytes_by_user, listed_users, user_label, with_charged
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 from sbusd.systemd.log_records import Log

@@ -37,7 +37,15 @@ from sbusd.recorder.recording import Clocks, Recording, SubscriptionSnapshot
 from sbusd.recorder.retention import Retention, spool_limit, user_label
 from sbusd.recorder.rows import PayloadPolicy, RowBuilder
 from sbusd.recorder.segment_closing import Closing, SegmentCloser
-from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
+from sbusd.recorder.tap import (
+    ActiveSubscriptions,
+    BusLost,
+    BusRestored,
+    LostPackets,
+    RecorderTap,
+    TapOutput,
+    TapRefusedError,
+)
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 from sbusd.systemd.log_records import Log
 from sbusd.systemd.service_manager import ServiceManager, StatusReporter

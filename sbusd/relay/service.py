@@ -31,7 +31,14 @@ from sbusd.relay.log_messages import (
 )
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import QUESTION, RedisClient, RedisUnavailableError, UnsuitableRedisError, check_server, durability_problem
+from sbusd.relay.redis.client import (
+    QUESTION,
+    RedisClient,
+    RedisUnavailableError,
+    UnsuitableRedisError,
+    check_server,
+    durability_problem,
+)
 from sbusd.relay.redis.store import MessageStore
 from sbusd.relay.resolver import make_resolver, watch_changes
 from sbusd.relay.sender import AttemptObserver, AttemptPublisher, Sender

@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sbusd.archive.files import RecordError
-from sbusd.archive.record.index import MAX_DAY_BYTES, DayName, encode_day, newer, read_day, read_files, segment_of_entry, single_names
+from sbusd.archive.record.index import (
+    MAX_DAY_BYTES,
+    DayName,
+    encode_day,
+    newer,
+    read_day,
+    read_files,
+    segment_of_entry,
+    single_names,
+)
 from sbusd.archive.record.layout import INDEX, IndexEntry
 from sbusd.archive.storage.store import Content, FileStore, put_once
 

@@ -13,7 +13,16 @@ from sbusd.client.asyncio.put_gathering import pause_for
 from sbusd.client.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, SbusError, TimedOut
 from sbusd.client.rpc.calls import Answer
 from sbusd.client.store.errors import RESTARTING, StoreError, StoreNotRunning, store_error
-from sbusd.client.store.items import Page, StoredMessage, StoreItem, heads_and_frames, item_of, malformed, message_of, parse_response
+from sbusd.client.store.items import (
+    Page,
+    StoredMessage,
+    StoreItem,
+    heads_and_frames,
+    item_of,
+    malformed,
+    message_of,
+    parse_response,
+)
 from sbusd.client.store.requests import ANSWER_SECONDS, COMMIT_SECONDS, WAIT_SECONDS, Pauses, key_text, request_data
 
 

@@ -27,7 +27,16 @@ from typing import Any, ClassVar
 from sbusd.client.arguments import check_count, check_type, time_limit
 from sbusd.client.bus_calls import Call, Expects, RequestCall, members_question, parse_members
 from sbusd.client.encoding import publication
-from sbusd.client.errors import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal, SbusError, TimedOut
+from sbusd.client.errors import (
+    CallTimeout,
+    NoRecipient,
+    PayloadTooLarge,
+    PeerDisconnected,
+    RemoteError,
+    RemoteRefusal,
+    SbusError,
+    TimedOut,
+)
 from sbusd.client.operations import Begin, Deadline, Operation, Settle, ask_members, members
 from sbusd.client.rpc.cancellation import post, withdraw
 from sbusd.client.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests

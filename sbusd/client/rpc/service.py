@@ -29,7 +29,15 @@ from sbusd.client.rpc.request_queue import WAITING_PER_USER, PendingTasks, Reque
 from sbusd.client.rpc.requests import Handler, Request, Task
 from sbusd.client.rpc.streaming import ServiceStreams
 from sbusd.protocol.credentials import Peer, remote_peer
-from sbusd.protocol.envelope import Envelope, command_of, command_problem, is_relayed, parse_envelope, relayed_key, service_key
+from sbusd.protocol.envelope import (
+    Envelope,
+    command_of,
+    command_problem,
+    is_relayed,
+    parse_envelope,
+    relayed_key,
+    service_key,
+)
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.memberships import SERVICE_GROUP, stored_pattern
 from sbusd.protocol.printable import printable

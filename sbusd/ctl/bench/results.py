@@ -14,7 +14,16 @@ from rich.live import Live
 from rich.text import Text
 
 from sbusd.ctl.bench.workers import Plan, PublisherReport, SubscriberReport
-from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
+from sbusd.ctl.formatting import (
+    NOTHING,
+    Column,
+    compact_bytes,
+    compact_count,
+    human_bytes,
+    human_microseconds,
+    human_plural,
+    percentile,
+)
 
 PERCENTILES = (50, 90, 99)
 BUSY = 0.9

@@ -17,7 +17,17 @@ from sbusd.config.loading import load_settings
 from sbusd.config.metrics import MetricsSettings
 from sbusd.config.trigger import TriggerRule, TriggerSettings
 from sbusd.ctl.checks import CheckResult, Finding
-from sbusd.ctl.checks.units import Scope, Unit, failure_of, is_enabled, is_missing, repair_of, shown_units, systemctl_of, without_package
+from sbusd.ctl.checks.units import (
+    Scope,
+    Unit,
+    failure_of,
+    is_enabled,
+    is_missing,
+    repair_of,
+    shown_units,
+    systemctl_of,
+    without_package,
+)
 from sbusd.ctl.formatting import human_plural
 from sbusd.metrics.exposition import MissingLibraryError, check_library
 from sbusd.protocol.blobs import blob_address

@@ -9,10 +9,29 @@ from typing import Annotated
 import typer
 
 from sbusd.client.bus_documents import JsonObject
-from sbusd.ctl.formatting import NOTHING, Column, human_bytes, human_count, human_duration, human_plural, local_time, table_lines
+from sbusd.ctl.formatting import (
+    NOTHING,
+    Column,
+    human_bytes,
+    human_count,
+    human_duration,
+    human_plural,
+    local_time,
+    table_lines,
+)
 from sbusd.ctl.output import JsonStyle, flush, terminal_width, visible, write_bytes, write_json, write_page
 from sbusd.ctl.processes import labelled, unit_shown, user_name
-from sbusd.ctl.responses import ConnectionInfo, ask, connection_info, connections, integer, mapping, number, objects, waits_text
+from sbusd.ctl.responses import (
+    ConnectionInfo,
+    ask,
+    connection_info,
+    connections,
+    integer,
+    mapping,
+    number,
+    objects,
+    waits_text,
+)
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.protocol import controls
 from sbusd.systemd.processes import process_of

@@ -12,7 +12,16 @@ from typing import Protocol
 
 from rich.cells import cell_len, set_cell_size
 
-from sbusd.ctl.formatting import NOTHING, Column, compact_bytes, compact_count, human_bytes, human_duration, human_plural, table_lines
+from sbusd.ctl.formatting import (
+    NOTHING,
+    Column,
+    compact_bytes,
+    compact_count,
+    human_bytes,
+    human_duration,
+    human_plural,
+    table_lines,
+)
 from sbusd.ctl.output import visible
 from sbusd.ctl.top.samples import Row
 

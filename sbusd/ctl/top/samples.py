@@ -18,11 +18,28 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 from pyroute2.netlink import nlmsg
-from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY, SS_ESTABLISHED, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN, unix_diag_msg, unix_diag_req
+from pyroute2.netlink.diag import (
+    SOCK_DIAG_BY_FAMILY,
+    SS_ESTABLISHED,
+    UDIAG_SHOW_PEER,
+    UDIAG_SHOW_RQLEN,
+    unix_diag_msg,
+    unix_diag_req,
+)
 
 from sbusd.client.bus_documents import JsonObject
 from sbusd.ctl.processes import NameCache
-from sbusd.ctl.responses import ConnectionInfo, ControlClient, ask, connection_info, connections, integer, mapping, number, users
+from sbusd.ctl.responses import (
+    ConnectionInfo,
+    ControlClient,
+    ask,
+    connection_info,
+    connections,
+    integer,
+    mapping,
+    number,
+    users,
+)
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 

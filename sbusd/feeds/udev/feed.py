@@ -16,7 +16,16 @@ from sbusd.feeds.netlink.network_state import EventKind
 from sbusd.feeds.netlink.sockets import OverrunError
 from sbusd.feeds.netlink.stored_values import PublishedKeys
 from sbusd.feeds.snapshot_feed import EventPublisher, SnapshotFeed
-from sbusd.feeds.udev.devices import HEAD, PRESENT, Device, DeviceEvent, DeviceState, StateMessage, WaitingEvents, payload_fields
+from sbusd.feeds.udev.devices import (
+    HEAD,
+    PRESENT,
+    Device,
+    DeviceEvent,
+    DeviceState,
+    StateMessage,
+    WaitingEvents,
+    payload_fields,
+)
 
 REQUEST = "udev/request"
 SNAPSHOT_BEGIN = "udev/snapshot/begin"

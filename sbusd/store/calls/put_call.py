@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sbusd.client.rpc.requests import Request
-from sbusd.protocol.framed_data import LATEST_SECONDS, MAX_DELAY_SECONDS, MAX_EXPIRE_SECONDS, MIN_EXPIRE_SECONDS, framed_data, split_message
+from sbusd.protocol.framed_data import (
+    LATEST_SECONDS,
+    MAX_DELAY_SECONDS,
+    MAX_EXPIRE_SECONDS,
+    MIN_EXPIRE_SECONDS,
+    framed_data,
+    split_message,
+)
 from sbusd.protocol.keys import MAX_KEY_BYTES
 from sbusd.protocol.printable import printable
 from sbusd.store.calls.fields import Fields

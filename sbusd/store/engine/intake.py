@@ -17,7 +17,18 @@ from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import EngineError, NewMessage, PutResult
 from sbusd.store.engine.put_ids import PutIds, own_id
 from sbusd.store.engine.removal import Removal
-from sbusd.store.engine.schema import BLOCKED, DATED, DEAD, DELAYED, MAX_SEQ, READY, REMOVABLE, Removable, message_id, size_of
+from sbusd.store.engine.schema import (
+    BLOCKED,
+    DATED,
+    DEAD,
+    DELAYED,
+    MAX_SEQ,
+    READY,
+    REMOVABLE,
+    Removable,
+    message_id,
+    size_of,
+)
 from sbusd.store.engine.stream import JobLines, Queue, Stream, id_range, line_of
 
 

@@ -16,7 +16,18 @@ from sbusd.store.engine.figures import AllFigures, StreamFigures
 from sbusd.store.engine.messages import NO_UID, DeadLetter, EndedValue, NewMessage, Places, Purged, Sender
 from sbusd.store.engine.put_ids import PutIds
 from sbusd.store.engine.reading import Readers
-from sbusd.store.engine.schema import COLUMNS, DEAD, LEASED, REMOVABLE, SENDER_UID, WIDTH, Removable, message_id, seq_of, size_of
+from sbusd.store.engine.schema import (
+    COLUMNS,
+    DEAD,
+    LEASED,
+    REMOVABLE,
+    SENDER_UID,
+    WIDTH,
+    Removable,
+    message_id,
+    seq_of,
+    size_of,
+)
 from sbusd.store.engine.stream import JobLines
 
 MAX_DEAD_BYTES = 1 << 20
