@@ -42,8 +42,8 @@ _STREAM = '[[stream]]\nname = "alerts"\nkeys = ["alert/"]\n'
 _HOOK = """
 import os, random, signal, sys, threading, time
 from sbusd.pipeline.live import publication
-stored.WAIT_SECONDS = 600.0
-real = stored.AlertConnection.__call__
+publication.WAIT_SECONDS = 600.0
+real = publication.AlertConnection.__call__
 calls = 0
 def kill():
     os.killpg(0, signal.SIGKILL)
@@ -55,7 +55,7 @@ def call(self, messages):
     real(self, messages)
     if how == "between" and calls == int(delay):
         kill()
-stored.AlertConnection.__call__ = call
+publication.AlertConnection.__call__ = call
 """
 """Kills the process at a moment that the test chooses: between the publication of an alert and its note, or after a delay."""
 
@@ -68,7 +68,7 @@ from sbusd.pipeline.live.live_state import Decided
 from sbusd.pipeline.source.outbox import Outbox
 folder, address, how, delay = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 decided = [Decided(*each) for each in json.loads((folder / "decided.json").read_bytes())]
-publisher = stored.AlertPublisher(address, had_store=True)
+publisher = publication.AlertPublisher(address, had_store=True)
 while decided:
     result = publish_decided(Outbox(folder / "outbox", 1, "repeat"), "s", decided, publisher.connect, lambda: publisher.is_repeat_harmless)
     decided = [each for each in decided if each.number > result.last]
