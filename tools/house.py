@@ -136,9 +136,9 @@ class Figure:
 
 
 FIGURES = (
-    Figure("lines of source, sbusd and clients", source_lines, 88_000, 113_200),
-    Figure("lines of tests", test_lines, 105_000, 145_000),
-    Figure("files with code in sbusd", modules, 480, 572),
+    Figure("lines of source, sbusd and clients", source_lines, 88_000, 112_900),
+    Figure("lines of tests", test_lines, 105_000, 144_100),
+    Figure("files with code in sbusd", modules, 480, 570),
     Figure("modules that import themselves by way of others", circles, 0, 0),
     Figure("compiled modules in the longest chain of cimports", cimport_chain, 6, 6),
     Figure("comments in sbusd, % of lines", comments, 4, 0.85, is_least=True),

@@ -1,4 +1,4 @@
-"""The envelope, by the plain parser; ``tests/unit/client/rpc/test_envelopes.py`` holds the pydantic model against it."""
+"""The envelope, by the plain parser, which imports no pydantic."""
 
 from __future__ import annotations
 
