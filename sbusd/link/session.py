@@ -41,17 +41,7 @@ from sbusd.link.local_interest import LocalInterest
 from sbusd.link.loss_reports import LossReports
 from sbusd.link.message_runs import MessageRun
 from sbusd.link.outgoing import Outgoing
-from sbusd.link.peers import (
-    HostState,
-    Namesakes,
-    NoteNamesake,
-    NumberedNetwork,
-    Peer,
-    Peers,
-    beat_interval,
-    ignore_namesake,
-    is_private,
-)
+from sbusd.link.peers import HostState, Namesakes, NoteNamesake, NumberedNetwork, Peer, Peers, beat_interval, ignore_namesake, is_private
 from sbusd.link.ports import BLOBS, LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbusd.link.remote_interest import RemoteInterest
 from sbusd.link.rules import Rules

@@ -13,7 +13,8 @@ import sys
 import threading
 from collections.abc import Sequence
 
-_REQUEST_BYTES = 4_096
+_REQUEST_BYTES = 1 << 17
+"""Maximum size of a request: a user can be in thousands of groups."""
 
 
 class UserConnections:
