@@ -42,7 +42,7 @@ from sbusd.archive.tables import delta
 from sbusd.archive.storage.location import parse_tables_location
 from tests.support.table_versions import publish_version
 
-maintenance.COMMITS = 4
+delta.COMMITS = 4
 root, first, last = parse_tables_location(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for number in range(first, last):
     publish_version(root, number)

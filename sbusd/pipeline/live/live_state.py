@@ -26,8 +26,8 @@ from sbusd.archive.files import publish_file
 from sbusd.config.live import ANOMALY, LiveSettings
 from sbusd.pipeline.errors import PermanentError
 from sbusd.pipeline.live.alerts import Raised, Usual, decide
-from sbusd.pipeline.live.calls import BatchCalls, CallRequest, OpenCalls
 from sbusd.pipeline.live.minutes import ALL, KEPT_MINUTES, MEASURES, PREFIX, USER, Counts, Group, Important, Minute, Minutes
+from sbusd.pipeline.live.open_calls import BatchCalls, CallRequest, OpenCalls
 from sbusd.protocol.printable import printable
 
 STATE = "state.json"

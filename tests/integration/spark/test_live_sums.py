@@ -15,8 +15,8 @@ from sbusd.archive.tables.hours import Hour
 from sbusd.config.live import Anomaly
 from sbusd.pipeline.live.alerts import Usual
 from sbusd.pipeline.live.baseline import compute, usual_numbers, weeks_before
-from sbusd.pipeline.live.calls import MAX_OPEN_OF_USER, OpenCalls
 from sbusd.pipeline.live.minutes import MEASURES, shortened
+from sbusd.pipeline.live.open_calls import MAX_OPEN_OF_USER, OpenCalls
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sbusd.archive.files import publish_file
 from sbusd.config.live import LiveSettings, Threshold
 from sbusd.pipeline.errors import PermanentError
-from sbusd.pipeline.live.calls import BatchCalls, CallRequest
 from sbusd.pipeline.live.live_state import MAX_PENDING, MINUTES, STATE, LiveState, Losses, lines_of
 from sbusd.pipeline.live.minutes import ALL, MAX_SUBJECTS, USER, Group
+from sbusd.pipeline.live.open_calls import BatchCalls, CallRequest
 
 SETTINGS = LiveSettings(thresholds=(Threshold("flood", "messages", 100),))
 START = 60.0 * 1000

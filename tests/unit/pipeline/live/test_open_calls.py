@@ -7,8 +7,8 @@ import random
 import pytest
 
 from sbusd.archive.tables.schema import CALL_SECONDS
-from sbusd.pipeline.live.calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, OpenCalls, slow_group
 from sbusd.pipeline.live.minutes import MEASURES
+from sbusd.pipeline.live.open_calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, OpenCalls, slow_group
 
 SECOND = 10**9
 SLOW = MEASURES.index("slow")
