@@ -138,7 +138,7 @@ class Figure:
 FIGURES = (
     Figure("lines of source, sbusd and clients", source_lines, 88_000, 112_900),
     Figure("lines of tests", test_lines, 105_000, 144_100),
-    Figure("files with code in sbusd", modules, 480, 570),
+    Figure("files with code in sbusd", modules, 480, 571),
     Figure("modules that import themselves by way of others", circles, 0, 0),
     Figure("compiled modules in the longest chain of cimports", cimport_chain, 6, 6),
     Figure("comments in sbusd, % of lines", comments, 4, 0.85, is_least=True),
