@@ -20,19 +20,50 @@ from sbusd.protocol.framed_data import framed_data, parse_framed_data
 ANSWER_SECONDS = 5.0
 """How long the bus may take for an answer."""
 
+COMMAND = "link/blob"
+
+CALL_SECONDS = 15.0
+"""How long the link may take for an answer; it has a shorter limit for the other host."""
+
+LINK_USER = "sbus-link"
+"""The user of sbus-link.service."""
+
+
+class _KeptBus:
+    """A connection to the bus at *address* with this *name*, made when it is first needed, within *seconds*."""
+
+    def __init__(self, address: str, seconds: float, name: str) -> None:
+        self._address = address
+        self._seconds = seconds
+        self._name = name
+        self._bus: AsyncBus | None = None
+        self._connecting = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close the connection to the bus. Harmless without one."""
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            with contextlib.suppress(SbusError):
+                await bus.close()
+
+    async def _connected(self) -> AsyncBus:
+        """Return the connection to the bus, a new one if there is none."""
+        async with self._connecting:
+            if self._bus is None:
+                self._bus = await AsyncBus.connect(self._address, timeout=self._seconds, name=self._name)
+            return self._bus
+
 
 def _why(error: Exception) -> str:
     """Return *error* in words."""
     return "it did not answer in time" if isinstance(error, TimeoutError) and not isinstance(error, SbusError) else str(error)
 
 
-class BusConnections:
+class BusConnections(_KeptBus):
     """The connections of the bus at *address*; connected when the first question comes."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._bus: AsyncBus | None = None
-        self._connecting = asyncio.Lock()
+        super().__init__(address, ANSWER_SECONDS, "sbus-blob")
 
     async def has(self, number: int, uid: int, pid: int) -> bool:
         """Return whether the connection *number* belongs to the process *pid* of the user *uid*. Raises Refusal: NO_BUS."""
@@ -49,29 +80,6 @@ class BusConnections:
             for each in (listed if isinstance(listed, list) else [])
         )
 
-    async def close(self) -> None:
-        """Close the connection to the bus. Harmless without one."""
-        bus, self._bus = self._bus, None
-        if bus is not None:
-            with contextlib.suppress(SbusError):
-                await bus.close()
-
-    async def _connected(self) -> AsyncBus:
-        """Return the connection to the bus, a new one if there is none."""
-        async with self._connecting:
-            if self._bus is None:
-                self._bus = await AsyncBus.connect(self._address, timeout=ANSWER_SECONDS, name="sbus-blob")
-            return self._bus
-
-
-COMMAND = "link/blob"
-
-CALL_SECONDS = 15.0
-"""How long the link may take for an answer; it has a shorter limit for the other host."""
-
-LINK_USER = "sbus-link"
-"""The user of sbus-link.service."""
-
 
 class AgainError(Exception):
     """The other host was not reached; it can be asked again."""
@@ -81,13 +89,11 @@ class NoLinkError(AgainError):
     """No link serves the bus now."""
 
 
-class LinkCalls:
+class LinkCalls(_KeptBus):
     """The link on the bus at *address*; connected when the first call is made."""
 
     def __init__(self, address: str) -> None:
-        self._address = address
-        self._bus: AsyncBus | None = None
-        self._connecting = asyncio.Lock()
+        super().__init__(address, CALL_SECONDS, "sbus-blob other hosts")
         self._link_user = NamedUser(LINK_USER)
 
     async def ask(self, host: str, ticket: str, ask: str, **members: object) -> tuple[dict[str, Any], list[bytes]]:
@@ -115,20 +121,6 @@ class LinkCalls:
             return parse_framed_data(bytes(answer))
         except ProtocolError as error:
             raise Refusal(Cause.NO_LINK, f"the answer of the link is malformed: {error.words}") from None
-
-    async def close(self) -> None:
-        """Close the connection to the bus. Harmless without one."""
-        bus, self._bus = self._bus, None
-        if bus is not None:
-            with contextlib.suppress(SbusError):
-                await bus.close()
-
-    async def _connected(self) -> AsyncBus:
-        """Return the connection to the bus, a new one if there is none."""
-        async with self._connecting:
-            if self._bus is None:
-                self._bus = await AsyncBus.connect(self._address, timeout=CALL_SECONDS, name="sbus-blob other hosts")
-            return self._bus
 
     async def _check_callee(self, answer: Answer) -> None:
         """Raise Refusal unless root, the user of this service or that of the link has answered: others could answer with blobs of
