@@ -52,17 +52,22 @@ class LimitedConnection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a rate limit."""
-        self._note_error(exc, str(message or ""))
-        response = web.Response(status=status, text="internal error\n" if status >= 500 else "invalid HTTP request\n")
+        response = self.error_response(status, exc, str(message or ""))
         response.force_close()
         return response
+
+    def error_response(self, status: int, exc: BaseException | None, words: str) -> web.Response:
+        """Log an error, and return the response to it."""
+        self.note_error(exc, words)
+        return web.Response(status=status, text="internal error\n" if status >= 500 else "invalid HTTP request\n")
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
         """Log an error that aiohttp would log with a traceback."""
         exc = kw.get("exc_info")
-        self._note_error(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
+        self.note_error(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
 
-    def _note_error(self, exc: BaseException | None, words: str) -> None:
+    def note_error(self, exc: BaseException | None, words: str) -> None:
+        """Log an error, in *words* if there is no exception."""
         reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
         self.note(printable(reason, 200), is_of_peer=isinstance(exc, PEER_ERRORS))
 

@@ -55,25 +55,16 @@ class HttpConnection(LimitedConnection):
             self._slot = None
         super().connection_lost(exc)
 
-    def handle_error(
-        self,
-        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a rate limit."""
+    def error_response(self, status: int, exc: BaseException | None, words: str) -> web.Response:
+        """Log an error of this relay, or report a rejected request; return the response, which has the reason."""
         if status >= 500:
-            self._note_error(exc, "")
-            words = "internal error in this relay; see its journal"
+            self.note_error(exc, "")
+            reason = "internal error in this relay; see its journal"
         else:
-            first = str(message or exc).strip().partition("\n")[0]
-            words = f"invalid HTTP request: {printable(first, 100)}"
-            self._limiter.report_rejection(REJECTED, self._address, words, "headers-malformed")
-        body = json.dumps({"error": words}).encode()
-        response = web.Response(status=status, body=body, content_type="application/json")
-        response.force_close()
-        return response
+            first = (words or str(exc)).strip().partition("\n")[0]
+            reason = f"invalid HTTP request: {printable(first, 100)}"
+            self._limiter.report_rejection(REJECTED, self._address, reason, "headers-malformed")
+        return web.Response(status=status, body=json.dumps({"error": reason}).encode(), content_type="application/json")
 
     def note(self, reason: str, *, is_of_peer: bool) -> None:
         """Report an error of the client or of this relay."""
