@@ -4,8 +4,8 @@ Tables of later files are merged into those of earlier ones key by key. An array
 tables gets its origin. A list in a file of a package is joined to one of another package: each package can grant a right to its service.
 Any other value replaces the earlier one.
 
-The text is only read as a reason to deny. So this takes more for a rule than is one, but never less. What cannot be understood is unknown,
-and the caller must then deny everything.
+The text of a broken drop-in is only read as a reason to deny. So more is taken for a rule than is one, but never less. What cannot be
+understood is unknown, and the caller must then deny everything.
 """
 
 from __future__ import annotations

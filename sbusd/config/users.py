@@ -2,8 +2,8 @@
 
 An unknown name is an error for a command, and a marked id for a bus that has to start.
 
-A user can connect with thousands of them. They must not take the place of users with an account in the metrics, and in the quotas of the
-bus and its services they are one person with the user who has them. Rights are those of the id itself.
+A user can connect with thousands of the ids that subuid(5) gives. They must not take the place of users with an account in the metrics,
+and in the quotas of the bus and its services they are one person with the user who has them. Rights are those of the id itself.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ def take_inherited_state(options: Options) -> InheritedState:
     """Return what the previous process left, and what systemd passed. Raises ListenError if the environment is invalid."""
     reexec = take_reexec_state(os.environ)
     # With -a, a socket of systemd is ignored, but not the descriptors in its store.
-    wants_passed = options.address is None or service_manager.is_there(os.environ)
+    wants_passed = options.address is None or service_manager.keeps_descriptors(os.environ)
     return inherited_state(passed_descriptors() if reexec is None and wants_passed else {}, reexec)
 
 

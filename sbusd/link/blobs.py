@@ -1,6 +1,6 @@
-"""Blobs between hosts: those of this host, read in chunks, and `link/blob`, by which sbus-blob pulls others. Spec: sbus-link(8), "BLOBS".
+"""Blobs between hosts: those of this host, read in chunks, and `link/blob`, by which sbus-blob pulls others.
 
-Spec: sbus-link(8), "ON THE BUS".
+Spec: sbus-link(8), "BLOBS" and "ON THE BUS".
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The other hosts of the realm: which are alive, what is known of each, and which frames are of another run.
 
-Each run has an epoch. Late frames of an earlier run come all at once, when a server resumes; heartbeats that go on are of another host.
+Each run has an epoch. Late frames of an earlier run come all at once, when a server resumes; heartbeats that go on are of another host
+with the same name, such as a cloned machine.
 
-The numbers of a flow do not show that, because a key can change its flow. So each link counts the frames that it sends, and ignores those
+A server that had stopped can also send frames of an earlier connection of a host after those of a later one. The numbers of a flow do not
+show that, because a key can change its flow. So each link counts the frames that it sends, and ignores those
 of others that come after later ones.
 """
 

@@ -3,7 +3,7 @@
 A host publishes under its own name only, so no host can forge the origin of a message. What is for one host alone can only be read there.
 `sbusd.link.subjects` describes the subjects.
 
-The server enforces `sbusd.link.permissions`. It closes a connection that is silent for 6 s: with the server's own default, it would
+A NATS server enforces them. It closes a connection that is silent for 6 s: with the server's own default, it would
 notice a partition after minutes.
 """
 

@@ -4,8 +4,8 @@ A run that is killed and repeated gives the same tables. An index entry is known
 from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are tables to compute.
 A run reads the manifests of the hours that it needs, not those of a whole year.
 
-It is replaced after the tables of new segments were published. A run that is killed before that replaces nothing, so the next run compares
-these hours with their manifests again.
+What the runs have seen of an index is one file in the location of the tables. It is replaced after the tables of new segments were
+published. A run that is killed before that replaces nothing, so the next run compares these hours with their manifests again.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Parsing is total: any bytes result in an :class:`Envelope` or a :class:`ProtocolError`. The bus, its clients and the recorder use this
 parser. It needs only the standard library.
 
-The caller checks a context before it sends it. A receiver ignores an invalid one, and does not discard the request.
+The caller checks a trace context before it sends it. A receiver ignores an invalid one, and does not discard the request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD, MAX_KEY_BYTES
 
 MAX_CONTEXT_BYTES = 256
-"""Maximum size. Version 00 has 55 bytes; later versions may add fields at the end."""
+"""Maximum size of a trace context. Version 00 has 55 bytes; later versions may add fields at the end."""
 
 _CONTEXT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]*)?")
 

@@ -78,7 +78,7 @@ class Handover:
         Raises:
             StoreError: the descriptors cannot be stored in the service manager.
         """
-        handover = cls(broker, journal, is_kept=service_manager.is_there(os.environ))
+        handover = cls(broker, journal, is_kept=service_manager.keeps_descriptors(os.environ))
         if inherited.reexec is not None:
             socket_closer.resume(inherited.reexec.closing)
         restored = None if inherited.is_empty else handover._restore_or_reject(inherited, progress)
@@ -195,7 +195,7 @@ class Handover:
         except HandoverError as error:
             self._journal.record(log_messages.STATE_NOT_STORED, reason=str(error))
             return
-        service_manager.put(state_log.file.fd, state_log.store.descriptors)
+        service_manager.store_descriptors(state_log.file.fd, state_log.store.descriptors)
         self._begin(state_log)
 
     def _begin(self, state_log: StateLog) -> None:

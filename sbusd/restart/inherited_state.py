@@ -106,7 +106,7 @@ def _set_inheritable(left: ReexecState, on: bool) -> None:
 
 def inherited_state(passed: Mapping[int, str], reexec: ReexecState | None) -> InheritedState:
     """Return what this process inherits: the descriptors that systemd *passed*, with their names, or the state *reexec*."""
-    sockets = {fd: name for fd, name in passed.items() if name not in service_manager.NAMES}
+    sockets = {fd: name for fd, name in passed.items() if name not in service_manager.STORED_NAMES}
     if reexec is not None:
         return InheritedState(reexec.state, reexec.connection_store, reexec, sockets)
     by_name = {name: fd for fd, name in passed.items()}

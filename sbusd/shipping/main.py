@@ -68,7 +68,7 @@ _FOR_ADMINISTRATORS = (
     LocationError, ExposedFolderError, HostTakenError, DifferentContentError, OtherDestinationError, StateOwnerError,
     UnsupportedClientError,
 )  # fmt: skip
-"""Errors that a restart cannot end, beside a ConfigError."""
+"""Errors that a restart cannot end. A ConfigError is one too."""
 
 
 @app.command(cls=PlainCommand)

@@ -7,7 +7,8 @@ events (reloading, stopping) wait for a few seconds, and repeated notifications 
 loop that hangs sends none, and the watchdog restarts it. An idle bus wakes up only every half watchdog interval. The status of a busy bus
 is sent once more after it has become idle, so it wakes up twice more, :data:`STATUS_SECONDS` apart.
 
-systemd empties it when the service is stopped or has finally failed, but not on a restart. The bus does not need to know which.
+systemd empties its file descriptor store when the service is stopped or has finally failed, but not on a restart. The bus does not need to
+know which.
 """
 
 from __future__ import annotations
@@ -297,14 +298,14 @@ STATE = "sbus-state"
 CONNECTION_STORE = tuple(f"sbus-connections-{number}" for number in range(2 * PAIRS))
 """FDNAMEs of the ends of the connection store. Never rename them: after an upgrade the new process finds what the old one stored."""
 
-NAMES = frozenset({STATE, *CONNECTION_STORE})
+STORED_NAMES = frozenset({STATE, *CONNECTION_STORE})
 
 
 class DescriptorStoreError(SbusError, OSError):
     """The service manager cannot be notified; the text is one line."""
 
 
-def is_there(environment: Mapping[str, str]) -> bool:
+def keeps_descriptors(environment: Mapping[str, str]) -> bool:
     """Return whether the service manager keeps stored descriptors after this process ends.
 
     Since systemd 254, $FDSTORE is the maximum number of descriptors. Older versions do not set it; then the bus assumes that there is
@@ -315,7 +316,7 @@ def is_there(environment: Mapping[str, str]) -> bool:
     return environment.get("FDSTORE", "") != "0"
 
 
-def put(state: int, connection_store: list[int]) -> None:
+def store_descriptors(state: int, connection_store: list[int]) -> None:
     """Store these descriptors, and remove what was stored under their names. Raises DescriptorStoreError."""
     until = time.monotonic() + START_SECONDS
     try:

@@ -27,7 +27,7 @@ SERVICES = sorted(_PROGRAMS.keys() - {"sbusd", "sbusctl", "msgbusd"})
 USUAL = ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXIT STATUS", "EXAMPLES", "SEE ALSO"]
 
 _CONSTANTS = {"--format": DEFAULT_FORMAT, "--duration": str(DEFAULT_SECONDS), "--retries": str(CALL_TRIES), "--archive": str(ARCHIVE)}
-"""The defaults of options of sbusctl that are None if they are not given."""
+"""The defaults of those options of sbusctl whose value is None unless they are given."""
 
 _DEFAULT = re.compile(r"[Tt]he default is (\S+?)(?=\.(?: |$))|[Dd]efault (\d\w*)\.")
 

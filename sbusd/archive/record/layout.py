@@ -7,8 +7,7 @@
       index/2026-11-20T15.alpha.00000000000000000001.json               its index entry
 
 The name of an incomplete file begins with a dot, so readers ignore it. A segment is named after the first ``seq`` of its write-ahead
-file, so
-writing it again gives the same file.
+file, so writing it again gives the same file.
 """
 
 from __future__ import annotations

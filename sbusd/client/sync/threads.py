@@ -3,7 +3,7 @@
 Rules:
 
 1. The state of a link and of its session is read and changed only with the ``lock``, while ``is_inside``: in :meth:`Threads.run`, or in
-   code that does the same without a call. Nobody waits with the lock, but in :meth:`Threads.unlocked` and others, which release it.
+   code that does the same without a call. A thread that has to wait releases the lock: :meth:`Threads.unlocked` and others do.
 2. At most one thread, the reader, waits for the socket to become readable. The others wait here, each for its own condition.
 3. A thread that changes something which others may wait for calls :meth:`Threads.notify`. When the reader has left, one of those who still
    wait becomes the reader: :meth:`Threads.hand_over`.

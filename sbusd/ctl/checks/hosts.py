@@ -99,7 +99,7 @@ SAFE_VERSIONS = ((2, 11, 16), (2, 12, 7))
 """The first versions of NATS without published vulnerabilities, of each series: CVE-2026-33218, CVE-2026-29785 and others."""
 
 
-def is_configured(main_file: Path | None = None) -> bool:
+def is_link_configured(main_file: Path | None = None) -> bool:
     """Return whether this host has a configuration for the link, valid or not."""
     from sbusd.config.link import LinkSettings  # noqa: PLC0415 - needs pydantic, which is slow
 
@@ -110,7 +110,7 @@ def is_configured(main_file: Path | None = None) -> bool:
     return bool(settings.realm or settings.host)
 
 
-def check_settings(main_file: Path | None = None, bus_file: Path | None = None) -> list[Finding]:
+def check_link_settings(main_file: Path | None = None, bus_file: Path | None = None) -> list[Finding]:
     """Return the findings for the configuration of the link, and for the rules of the bus about it."""
     from sbusd.config.link import LinkSettings  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ def no_link(unit: Unit, reason: str) -> list[Finding]:
     return [Finding("link", CheckResult.WARN, reason, advice)]
 
 
-def judge_state(state: JsonObject) -> list[Finding]:
+def judge_link(state: JsonObject) -> list[Finding]:
     """Return the findings for the *state* of the link, sbus-link(8)."""
     network = mapping(state, "network")
     if network.get("connected") is not True:

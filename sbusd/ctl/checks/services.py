@@ -90,10 +90,10 @@ def check_blobs(unit: Unit, bus: str, scope: Literal["system", "user"]) -> list[
         is_socket = False
     if is_missing(unit) or (not is_enabled(unit) and not is_socket):
         return []
-    return [judge_socket(unit, address, scope, is_socket=is_socket), *check_rights("sbus-blob", scope, BLOB_EFFECTS)]
+    return [judge_blob_socket(unit, address, scope, is_socket=is_socket), *check_rights("sbus-blob", scope, BLOB_EFFECTS)]
 
 
-def judge_socket(unit: Unit, address: str, scope: Literal["system", "user"], *, is_socket: bool) -> Finding:
+def judge_blob_socket(unit: Unit, address: str, scope: Literal["system", "user"], *, is_socket: bool) -> Finding:
     """Judge the socket at *address*."""
     systemctl = systemctl_of(scope)
     if not is_socket:
@@ -108,19 +108,19 @@ def judge_socket(unit: Unit, address: str, scope: Literal["system", "user"], *, 
 
 METRICS_UNIT = "sbus-metrics.socket"
 
-SERVICE = "sbus-metrics"
+METRICS_SERVICE = "sbus-metrics"
 
-SOCKET = "/run/sbus-metrics.socket"
+METRICS_SOCKET = "/run/sbus-metrics.socket"
 """The Unix socket of the unit."""
 
 SCRAPE_SECONDS = 10.0
 """Time limit for a scrape: that of Prometheus, and longer than the endpoint waits for the bus."""
 
-MAX_BYTES = 16 << 20
+MAX_SCRAPE_BYTES = 16 << 20
 """Most that is read of a response."""
 
-STATS = {"stats": "a scrape has no metrics of the bus"}
-TAP = {"tap": "messages of the prefixes in metrics.toml are not counted"}
+METRICS_RIGHT = {"stats": "a scrape has no metrics of the bus"}
+PREFIXES_RIGHT = {"tap": "messages of the prefixes in metrics.toml are not counted"}
 """What fails without a right."""
 
 
@@ -138,13 +138,13 @@ def check_metrics(unit: Unit, main_file: Path | None = None) -> list[Finding]:
             settings = load_settings(file, MetricsSettings)
     except ConfigError as error:
         return [Finding("metrics", CheckResult.FAIL, str(error), f"correct {file}")]
-    rights = check_rights(SERVICE, "system", STATS | (TAP if settings.prefixes else {}))
+    rights = check_rights(METRICS_SERVICE, "system", METRICS_RIGHT | (PREFIXES_RIGHT if settings.prefixes else {}))
     # A socket unit that is not active has a finding of its own.
     scraped = [check_scrape()] if unit.get("ActiveState") == "active" else []
     return [Finding("metrics", CheckResult.OK, str(file)), *rights, *scraped]
 
 
-def check_scrape(path: str = SOCKET, seconds: float = SCRAPE_SECONDS) -> Finding:
+def check_scrape(path: str = METRICS_SOCKET, seconds: float = SCRAPE_SECONDS) -> Finding:
     """Scrape once over the Unix socket at *path*, within *seconds*, and judge the response."""
     advice = "see: journalctl -u sbus-metrics.service"
     try:
@@ -172,7 +172,7 @@ def _get(path: str, seconds: float) -> bytes:
         scraper.connect(path)
         scraper.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
         response = bytearray()
-        while len(response) < MAX_BYTES:
+        while len(response) < MAX_SCRAPE_BYTES:
             remaining = until - time.monotonic()
             if remaining <= 0:
                 raise TimeoutError
@@ -258,7 +258,9 @@ def check_trigger(scope: Literal["system", "user"], main_file: Path | None = Non
         rules = load_settings(file, TriggerSettings).rules
     except ConfigError as error:
         invalid = [Finding("trigger", CheckResult.FAIL, str(error), f"correct {file}; see trigger.toml(5)")]
-    shown = shown_units(scope, TRIGGER, *sorted({unit_of(rule) for rule in rules} | {feed for rule in rules for feed in feeds_of(rule)}))
+    shown = shown_units(
+        scope, TRIGGER, *sorted({shown_unit_of(rule) for rule in rules} | {feed for rule in rules for feed in feeds_of(rule)})
+    )
     if isinstance(shown, Finding):
         return invalid or ([Finding("trigger", shown.result, shown.reason, shown.advice)] if rules else [])
     unit = shown.get(TRIGGER, {})
@@ -269,10 +271,10 @@ def check_trigger(scope: Literal["system", "user"], main_file: Path | None = Non
     if not rules and not is_enabled(unit):
         return []
     systemctl = systemctl_of(scope)
-    return [judge_service(unit, len(rules), scope), *judge_units(rules, shown), *judge_feeds(rules, shown, systemctl)]
+    return [judge_trigger(unit, len(rules), scope), *judge_units(rules, shown), *judge_feeds(rules, shown, systemctl)]
 
 
-def unit_of(rule: TriggerRule) -> str:
+def shown_unit_of(rule: TriggerRule) -> str:
     """Return the unit of *rule*; of a template, which systemd shows only with an instance, the instance ``x``."""
     return rule.unit.replace("@.", "@x.") if rule.is_template else rule.unit
 
@@ -285,7 +287,7 @@ def feeds_of(rule: TriggerRule) -> list[str]:
     return [f"sbus-feed@{FEEDS[head]}.service" for head in heads if head in FEEDS]
 
 
-def judge_service(unit: Unit, rules: int, scope: Scope) -> Finding:
+def judge_trigger(unit: Unit, rules: int, scope: Scope) -> Finding:
     """Judge the service of the trigger; *rules* is the number of its rules."""
     systemctl = systemctl_of(scope)
     state = unit.get("ActiveState") or "unknown"
@@ -302,7 +304,7 @@ def judge_service(unit: Unit, rules: int, scope: Scope) -> Finding:
 def judge_units(rules: Sequence[TriggerRule], shown: Mapping[str, Unit]) -> list[Finding]:
     """Return a finding for each unit of *rules* that systemd cannot start. A unit with another name is *shown* only with that name."""
     found = []
-    for name, naming in {unit_of(rule): rule for rule in rules}.items():
+    for name, naming in {shown_unit_of(rule): rule for rule in rules}.items():
         state = shown.get(name, {}).get("LoadState", "loaded")
         if state != "loaded":
             reason = f'the rule "{naming.title}" names {naming.unit}, which systemd cannot use: {state}'

@@ -178,15 +178,15 @@ def _unit(scope: Literal["system", "user"], name: str) -> units.Unit:
 
 def _link_findings(settings: Settings) -> list[Finding]:
     """Return the findings about the link to other hosts; none if this host has no configuration for it."""
-    if not hosts.is_configured():
+    if not hosts.is_link_configured():
         return []
     unit = _unit("system", hosts.LINK_UNIT)
     if units.is_missing(unit):
         return [units.without_package("sbus-link", unit, default_main_file("link.toml"))]
-    findings = hosts.check_settings()
+    findings = hosts.check_link_settings()
     try:
         with settings.connect(bus.CHECK_SECONDS) as connection:
-            return findings + hosts.judge_state(link_state(connection, settings.bus_address(), bus.CHECK_SECONDS))
+            return findings + hosts.judge_link(link_state(connection, settings.bus_address(), bus.CHECK_SECONDS))
     except (SbusError, OSError) as error:
         return findings + hosts.no_link(unit, error_text(error))
 

@@ -3,7 +3,7 @@
 The relay names the host and no user of it. So the rules of the bus, which are about users, decide nothing here, and limits, turns and
 durable readers are those of the host.
 
-It is one of its own: a bus that does not let the store serve other hosts does not stop the calls of its own users.
+These calls come on a connection of their own: a bus that does not let the store serve other hosts does not stop the calls of its own users.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@ no message has exceeded. If the file has less, because it or its log was damaged
 gap. Each start of the store is a *run* with a random number, and the file has the numbers of all streams at the beginning of each run. So
 a number that was valid in a run of another file, or of a part of this one that is gone, is recognized.
 
-A third file has what was acknowledged since the second one was synced. It is not synced: only a power cut can lose it.
+A third file has what was acknowledged since the second one was synced. It is not synced: only a power cut can lose it. It has a record of
+a fixed size for each stream: a checksum, the number and the name. So a commit writes only the records of the streams that it has changed.
+Nothing depends on this file: without it, the loss of the newest messages is less certain to be noticed.
 
-The file has a record of a fixed size for each stream: a checksum, the number and the name. So a commit writes only the records of the
-streams that it has changed. Nothing depends on the file: without it, the loss of the newest messages is less certain to be noticed.
-
-On a full disk it cannot be written. Then the file is only read, and all changes are refused, until there is room.
+The beginning of a run is written into the file of the store before anything else. On a full disk it cannot be written. Then the file is
+only read, and all changes are refused, until there is room.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Removing messages, with their jobs and figures, also on request; and what removal and time publish.
 
-Both are noted in the transaction in which they occur, in tables with growing *places*. A note is removed when the bus has taken the
+Last values that end, and jobs that become dead letters, are published. Both are noted in the transaction in which they occur, in tables
+with growing *places*. A note is removed when the bus has taken the
 message, so a kill between the commit and the publication, or a bus that is away, delays the message and does not lose it.
 """
 

@@ -1,6 +1,7 @@
 """A stream or queue as the engine sees it: its settings and figures, the keys that it stores, and the order of its jobs.
 
-A job that was put with a delay takes its place in the line when the delay ends, so it does not block others before.
+In a queue in order, of each key only one job is under way, and the next one is the earliest of those that wait. A job that was put with
+a delay takes its place in the line when the delay ends, so it does not block others before.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def test_stored_descriptors_are_separated_from_sockets() -> None:
 
 def test_there_is_a_store_unless_the_service_manager_denies_it() -> None:
     socket = {"NOTIFY_SOCKET": "/run/x"}
-    assert service_manager.is_there(socket)
-    assert service_manager.is_there(socket | {"FDSTORE": "16"})
-    assert not service_manager.is_there(socket | {"FDSTORE": "0"})
-    assert not service_manager.is_there({"FDSTORE": "16"})
+    assert service_manager.keeps_descriptors(socket)
+    assert service_manager.keeps_descriptors(socket | {"FDSTORE": "16"})
+    assert not service_manager.keeps_descriptors(socket | {"FDSTORE": "0"})
+    assert not service_manager.keeps_descriptors({"FDSTORE": "16"})

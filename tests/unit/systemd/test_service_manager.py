@@ -104,7 +104,7 @@ def test_no_notification_waits_for_ever(systemd: socket.socket, monkeypatch: pyt
         with pytest.raises(ServiceManagerError, match=r"NOTIFY_SOCKET: its queue is full; "):
             manager.ready("ready")
         with pytest.raises(DescriptorStoreError, match=r"NOTIFY_SOCKET: its queue is full$"):
-            service_manager.put(0, [0] * len(service_manager.CONNECTION_STORE))
+            service_manager.store_descriptors(0, [0] * len(service_manager.CONNECTION_STORE))
         for _ in range(2):
             systemd.recv(1000)
         assert manager.stopping()

@@ -12,7 +12,7 @@ from sbusd.config.certificates import validity_of
 from sbusd.config.relay import REDIS
 from sbusd.ctl.checks import CheckResult
 from sbusd.ctl.checks import hosts as checks
-from sbusd.ctl.checks.hosts import DAY, check_relay, check_settings, is_configured, judge_certificate, judge_state, no_link
+from sbusd.ctl.checks.hosts import DAY, check_link_settings, check_relay, is_link_configured, judge_certificate, judge_link, no_link
 from tests.support.authority import Authority
 
 OK, WARN, FAIL, SKIP = CheckResult.OK, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
@@ -42,13 +42,13 @@ def state(**network: object) -> dict[str, Any]:
     ],
 )
 def test_a_state_is_judged(network: dict[str, object], results: list[tuple[str, CheckResult]]) -> None:
-    assert [(each.check, each.result) for each in judge_state(state(**network))] == results
+    assert [(each.check, each.result) for each in judge_link(state(**network))] == results
 
 
 def test_the_reason_of_a_lost_connection_is_shown() -> None:
-    (finding,) = judge_state(state(connected=False, last_error="Connection refused"))
+    (finding,) = judge_link(state(connected=False, last_error="Connection refused"))
     assert finding.reason == "not connected: Connection refused"
-    assert judge_state({})[0].result is WARN
+    assert judge_link({})[0].result is WARN
     (off,) = no_link({}, "no link on this bus")
     assert (off.result, off.advice) == (WARN, "start it: systemctl enable --now sbus-link.service")
     (failed,) = no_link({"ActiveState": "failed"}, "no link on this bus")
@@ -57,19 +57,19 @@ def test_the_reason_of_a_lost_connection_is_shown() -> None:
 
 def test_a_configuration_and_its_rules_are_checked(tmp_path: Path) -> None:
     link, bus = tmp_path / "link.toml", tmp_path / "sbusd.toml"
-    assert not is_configured(link)
+    assert not is_link_configured(link)
     link.write_text('# realm = "R"\n')
-    assert not is_configured(link)
+    assert not is_link_configured(link)
     link.write_text('realm = "R"\n')
     bus.write_text("")
-    assert is_configured(link)
-    assert [each.result for each in check_settings(link, bus)] == [OK, FAIL]
+    assert is_link_configured(link)
+    assert [each.result for each in check_link_settings(link, bus)] == [OK, FAIL]
     (tmp_path / "sbusd.toml.d").mkdir()
     (tmp_path / "sbusd.toml.d" / "50-link.toml").write_text("")
-    assert [each.result for each in check_settings(link, bus)] == [OK, OK]
+    assert [each.result for each in check_link_settings(link, bus)] == [OK, OK]
     link.write_text("realm = 5\n")
-    assert is_configured(link)
-    assert check_settings(link, bus)[0].result is FAIL
+    assert is_link_configured(link)
+    assert check_link_settings(link, bus)[0].result is FAIL
 
 
 RUNNING = {"LoadState": "loaded", "ActiveState": "active"}
@@ -135,7 +135,7 @@ def test_the_certificates_of_link_and_relay_are_checked(authority: Authority, tm
     link, relay = tmp_path / "link.toml", tmp_path / "relay.toml"
     link.write_text(f'realm = "R"\n{tls}')
     relay.write_text(f"twin = 1\n{tls}")
-    found = [each for each in check_settings(link, tmp_path / "sbusd.toml") + check_relay({}, relay) if "certificate" in each.check]
+    found = [each for each in check_link_settings(link, tmp_path / "sbusd.toml") + check_relay({}, relay) if "certificate" in each.check]
     assert [(each.check, each.result) for each in found] == [
         ("link certificate", CheckResult.WARN),
         ("relay certificate", CheckResult.WARN),
