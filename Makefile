@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/built
 # What a build depends on: with a change in any of these the extension modules are compiled anew.
-SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxi" -o -name "*.pxd")
-# sbusd has no C of its own: whatever is there was generated, and may be of a module that has since been removed or renamed.
-COMPILED = $(shell find sbusd -name "*.c" -o -name "*.cpp" -o -name "*.so")
+SOURCES := pyproject.toml $(shell find sbus sbusd -name "*.pyx" -o -name "*.pxi" -o -name "*.pxd")
+# They have no C of their own: whatever is there was generated, and may be of a module that has since been removed or renamed.
+COMPILED = $(shell find sbus sbusd -name "*.c" -o -name "*.cpp" -o -name "*.so")
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
 RUNS ?= 30
@@ -16,7 +16,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 # Tests start programs a thousand times, and each worker imports every test, which pytest rewrites: nothing is compiled twice.
 unexport PYTHONDONTWRITEBYTECODE
 # The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
-RUN_TESTS = $(BIN)/python -m compileall -q sbusd; run() { status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) "$$@" || status=$$?; \
+RUN_TESTS = $(BIN)/python -m compileall -q sbus sbusd sbusctl sbus_*; run() { status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) "$$@" || status=$$?; \
 	echo $$status >$(VENV)/pytest.status; exit $$status; }; run
 
 .DELETE_ON_ERROR:
@@ -52,7 +52,7 @@ costs: prepare-test $(STAMP) ## run every test, and show the 40 that take the mo
 	@$(RUN_TESTS) --costs=40
 
 bench: prepare-bench $(STAMP) ## measure the bus against what the kernel alone can do
-	@$(BIN)/python -m compileall -q sbusd
+	@$(BIN)/python -m compileall -q sbus sbusd sbusctl sbus_*
 	@$(BIN)/python -m tests.bench.run
 
 # The clients of the peers, which nothing else needs.
@@ -133,7 +133,7 @@ docs: faces ## update what is generated: that, sbus-python(3) and the picture of
 
 clean: ## remove .venv and all that was built
 	rm -rf $(VENV) build dist sbusd.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/bench/build
-	find sbusd tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find sbus* tests tools -name __pycache__ -prune -exec rm -rf {} +
 	rm -f $(COMPILED)
 
 prepare-run:

@@ -1,6 +1,6 @@
 """Receives blobs and prints their sizes: python3 examples/blob_receive.py. The content is mapped, not copied."""
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus, bus.subscribe("large/", blobs=True) as messages:
     print("ready", flush=True)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus:
     data = Path(sys.argv[1]) if sys.argv[1:] else bytes(50_000_000)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 
-from sbusd.client import Bus, Subscription
+from sbus import Bus, Subscription
 
 
 def show(lines: Subscription) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect(reconnect=True, background=True) as bus, bus.subscribe("sensor/", on_gap=print) as sensors:
     bus.tell("order/latest")  # if this program does not keep up, the bus keeps the newest message of each key

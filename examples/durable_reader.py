@@ -2,7 +2,7 @@
 
 import sys
 
-from sbusd.client import Bus, StoreGap
+from sbus import Bus, StoreGap
 
 with Bus.connect() as bus:
     for item in bus.store.read("mail", reader=sys.argv[1], follow=False):

@@ -3,7 +3,7 @@
 It needs the feed of units: systemctl start sbus-feed@systemd.service
 """
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus, bus.subscribe("systemd/unit/", "systemd/snapshot/end") as messages:
     bus.publish("systemd/request")  # the answer is a snapshot: all units that are loaded now

@@ -2,7 +2,7 @@
 
 import time
 
-from sbusd.client import Bus
+from sbus import Bus
 
 values = {}
 with Bus.connect(reconnect=True) as bus, bus.subscribe("sensor/", last=True, on_gap=print) as sensors:

@@ -4,7 +4,7 @@ Every client sees connects and disconnects. It sees the subscriptions of its own
 "presence" right of sbusd.toml(5), see those of all users.
 """
 
-from sbusd.client import Bus, PresenceEvent
+from sbus import Bus, PresenceEvent
 
 with Bus.connect() as bus, bus.presence() as events:
     print("watching", flush=True)

@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus
+from sbus import Bus
 
 
 def digest(name: str) -> None:

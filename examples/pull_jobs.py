@@ -2,7 +2,7 @@
 
 import sys
 
-from sbusd.client import Bus, Request
+from sbus import Bus, Request
 
 with Bus.connect() as bus:
 

@@ -3,7 +3,7 @@
 import hashlib
 from contextlib import suppress
 
-from sbusd.client import Bus, NoRecipient, PeerDisconnected
+from sbus import Bus, NoRecipient, PeerDisconnected
 
 with Bus.connect() as bus, suppress(NoRecipient, PeerDisconnected):
     while line := bus.call("jobs/next", timeout=None):

@@ -2,7 +2,7 @@
 
 import sys
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus:
     for line in sys.stdin:

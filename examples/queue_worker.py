@@ -2,7 +2,7 @@
 
 import hashlib
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect(reconnect=True) as bus, bus.subscribe("jobs/", group="workers") as jobs:
     print("ready", flush=True)

@@ -2,7 +2,7 @@
 
 import sys
 
-from sbusd.client import Bus, CallTimeout, NoRecipient, RemoteError
+from sbus import Bus, CallTimeout, NoRecipient, RemoteError
 
 with Bus.connect() as bus:
     try:

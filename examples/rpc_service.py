@@ -3,7 +3,7 @@
 Call it with rpc_call.py, or from a shell: sbusctl call text/count 'three short words'
 """
 
-from sbusd.client import Bus, Request, ServiceError
+from sbus import Bus, Request, ServiceError
 
 with Bus.connect() as bus:
 

@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from sbusd.client import Bus
+from sbus import Bus
 
 value = ""
 with Bus.connect(reconnect=True) as bus:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect(reconnect=True) as bus:
     for job in bus.store.jobs("mail"):

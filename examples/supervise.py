@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from sbusd.client import Bus, Change, PresenceEvent
+from sbus import Bus, Change, PresenceEvent
 
 with Bus.connect() as bus, bus.presence() as events:
     while True:

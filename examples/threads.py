@@ -6,7 +6,7 @@ Try it with: sbusctl sub sha256/ & sbusctl pub hash/greeting hello
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
-from sbusd.client import Bus, Subscription
+from sbus import Bus, Subscription
 
 
 def work(bus: Bus, messages: Subscription) -> None:

@@ -4,7 +4,7 @@ import pwd
 import sys
 from pathlib import Path
 
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 
 with Bus.connect() as bus:
     senders = [peer for peer in bus.members("rpc/transfer/read") if peer.uid == pwd.getpwnam(sys.argv[2]).pw_uid]

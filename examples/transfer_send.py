@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from sbusd.client import Allow, Bus, Request
+from sbus import Allow, Bus, Request
 
 with Bus.connect() as bus, Path(sys.argv[1]).open("rb") as file:
 

@@ -5,7 +5,7 @@ import sys
 
 from aiohttp import web
 
-from sbusd.client import AsyncBus
+from sbus import AsyncBus
 
 
 def check_origin(request: web.Request) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 
-from sbusd.client import AsyncBus, NoRecipient, Peer, PeerDisconnected
+from sbus import AsyncBus, NoRecipient, Peer, PeerDisconnected
 
 
 async def feed(bus: AsyncBus, worker: Peer, jobs: list[str], gone: set[Peer]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus:
     bus.service("task/sha256")(lambda request: hashlib.sha256(request.data).hexdigest())

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sbusd.pipeline.source.datasource import SbusSource
-from sbusd.pipeline.source.interpreter import use_this_python
+from sbus_archive.pipeline.source.datasource import SbusSource
+from sbus_archive.pipeline.source.interpreter import use_this_python
 
 __all__ = ["DefaultSource", "use_this_python"]
 

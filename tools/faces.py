@@ -1,4 +1,4 @@
-"""Makes modules of ``sbusd.client.sync`` from those of ``sbusd.client.asyncio``: ``python -m tools.faces``, or ``make faces``.
+"""Makes modules of ``sbus.sync`` from those of ``sbus.asyncio``: ``python -m tools.faces``, or ``make faces``.
 
 Keywords of asyncio are removed and names are replaced; comments, docstrings and the order of lines stay. A docstring of a module or a
 class can be followed by a comment that begins with ``# In sync:``. That comment becomes the docstring of the blocking counterpart.
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tools.stage import ROOT
 
-CLIENT = ROOT / "sbusd" / "client"
+CLIENT = ROOT / "sbus"
 
 MODULES = ("blobs", "bus", "calls", "control", "last_values", "store", "stored_streams", "streams")
 """The modules that are made."""

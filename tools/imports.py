@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = "sbusd"
+from tools.stage import HOUSES
 
 _CYTHON_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(?P<origin>[\w.]+)[ \t]+)?c?import[ \t]+(?P<names>\([^)]*\)|[^\n#]+)", re.MULTILINE)
 
 _INCLUDE = re.compile(r'^include "([\w/.]+)"$', re.MULTILINE)
+
+
+_ONE_PART = {"sbus", "sbusctl"}
+"""Houses whose rooms may import each other as they need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,8 @@ class Import:
 
 
 def imports_of_tree(root: Path) -> Iterator[Import]:
-    """Yield every import in the package under *root*; paths are relative to *root*."""
-    for path in sorted((root / PACKAGE).rglob("*")):
+    """Yield every import in the packages under *root*; paths are relative to *root*."""
+    for path in sorted(path for house in HOUSES for path in (root / house).rglob("*")):
         if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}:
             yield from _imports_of(path, path.relative_to(root), path.read_text())
 
@@ -48,9 +52,16 @@ def included_in(path: Path) -> list[str]:
 
 
 def part_of(target: str) -> str:
-    """Return the part of the project that the absolute name *target* is in: ``protocol`` for ``sbusd.protocol.keys``, or ``""``."""
-    names = target.split(".")
-    return names[1] if names[0] == PACKAGE and len(names) > 1 else ""
+    """Return the part of the project that the absolute name *target* is in, or ``""``.
+
+    ``sbusd.broker`` for ``sbusd.broker.access.Access``. The client is one part, except for its protocol, and so is sbusctl.
+    """
+    house, *rest = target.split(".")
+    if house not in HOUSES:
+        return ""
+    if not rest or (house in _ONE_PART and rest[0] != "protocol"):
+        return house
+    return f"{house}.{rest[0]}"
 
 
 def module_of(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Makes man/sbus-python.3 from the docstrings of ``sbusd.client``: ``python -m tools.python_manual``, or ``make docs``.
+"""Makes man/sbus-python.3 from the docstrings of ``sbus``: ``python -m tools.python_manual``, or ``make docs``.
 
 The sources are read, not imported, so the page is the same with every version of Python.
 """
@@ -53,7 +53,7 @@ SECTIONS = {
 """The sections of the page, and the names that each describes; the rest are errors."""
 
 _HEAD = """\
-.\\" Made from the docstrings of sbusd.client: edit those, then run "make docs".
+.\\" Made from the docstrings of sbus: edit those, then run "make docs".
 .Dd {date}
 .Dt SBUS-PYTHON 3
 .Os
@@ -62,7 +62,7 @@ _HEAD = """\
 .Nd Python client of the message bus
 .Sh SYNOPSIS
 .Bd -literal
-from sbusd.client import Bus
+from sbus import Bus
 
 with Bus.connect() as bus, bus.subscribe("chat/") as chat:
     bus.publish("chat/python", "hello")
@@ -71,7 +71,7 @@ with Bus.connect() as bus, bus.subscribe("chat/") as chat:
 .Ed
 .Sh DESCRIPTION
 The module
-.Ql sbusd.client
+.Ql sbus
 has two clients with the same methods.
 .Ql Bus
 blocks the calling thread, and
@@ -145,8 +145,8 @@ def page(date: str) -> str:
 
 
 def _public_names() -> dict[str, str]:
-    """Return the public names of ``sbusd.client``, and the module of each."""
-    tree = _parse("sbusd.client")
+    """Return the public names of ``sbus``, and the module of each."""
+    tree = _parse("sbus")
     (modules,) = (node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_MODULES")
     return {name: module for module, names in ast.literal_eval(modules).items() for name in names}
 

@@ -19,6 +19,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 """The root of the source tree."""
 
+HOUSES = ("sbus", "sbus_archive", "sbus_programs", "sbus_services", "sbusctl", "sbusd")
+"""The packages of the project: each has a README.md that says what is in it."""
+
 NOBODY = 65_534
 """A user and a group that own nothing: files that they can read are readable by all users."""
 
@@ -100,7 +103,7 @@ def _programs() -> dict[str, str]:
 
 def _can_use(stage: Stage) -> bool:
     """Return whether a user without any rights can run *stage*."""
-    command = [stage.python, "-c", "import sbusd.protocol.packets, pydantic"]
+    command = [stage.python, "-c", "import sbus.protocol.packets, pydantic"]
     try:
         done = subprocess.run(command, cwd="/", env=stage.env, capture_output=True, check=False, user=NOBODY, group=NOBODY, extra_groups=[])
     except OSError:  # the interpreter itself is out of reach
@@ -112,7 +115,8 @@ def _copy_of_tree() -> Stage:
     """Copy the project and what it needs to where others can read it."""
     folder = open_folder()
     packages = folder / "packages"
-    shutil.copytree(ROOT / "sbusd", folder / "sbusd", ignore=shutil.ignore_patterns(_BEING_WRITTEN))
+    for house in HOUSES:
+        shutil.copytree(ROOT / house, folder / house, ignore=shutil.ignore_patterns(_BEING_WRITTEN))
     shutil.copytree(sysconfig.get_path("platlib"), packages, ignore=_NOT_FOR_OTHERS, symlinks=True)
     for entry in [folder, *folder.rglob("*")]:
         if not entry.is_symlink():

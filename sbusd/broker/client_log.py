@@ -7,12 +7,12 @@ from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.log import BusLog
 from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
-from sbusd.config.rules import PolicyRule
+from sbus_programs.config.rules import PolicyRule
 from sbusd.dataplane.contract import End, Refusal
 from sbusd.dataplane.counters import ConnectionCounters
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.systemd.log_records import Fact, LogMessage
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus_programs.systemd.log_records import Fact, LogMessage
 
 _MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS, End.FRAME)
 """Ends of connections that the client's behaviour or mode has caused."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from sbusd.dataplane.contract import MODES, HardMode, Order, SoftMode, Switch
 from sbusd.dataplane.switch_state import ConnectionSettings
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import Control
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import Control
 
 MAX_TOKEN_BYTES = 128
 """Longest token of a receipt: two UUIDs in text and as much again. The bus keeps one for each connection."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 
-import sbusd
+from sbus.protocol import __version__
 from sbusd.broker.access import AccessRules
 from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.connection_settings import described
@@ -26,15 +26,15 @@ from sbusd.broker.request_bounds import check_key, check_reply
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import subscription_page
 from sbusd.broker.totals import UserTotals
-from sbusd.config.quantities import NO_BOUND
-from sbusd.config.settings import Quotas
+from sbus_programs.config.quantities import NO_BOUND
+from sbus_programs.config.settings import Quotas
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import UserTraffic
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import connection_address
-from sbusd.protocol.packets import BATCH_HEAD, Control, parse_batch
-from sbusd.systemd.processes import Placement
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import connection_address
+from sbus.protocol.packets import BATCH_HEAD, Control, parse_batch
+from sbus_programs.systemd.processes import Placement
 
 # A reply takes at most four times ``turn_time``, as measured with 300,000 patterns of 10,000 connections.
 
@@ -167,11 +167,11 @@ class ControlMessages:
     def _stats(self, client: Client, _payload: bytes) -> bytes:
         """Return the counters of the bus to an owner or a user with the right ``stats``, and to other clients their own."""
         if not self._reads_statistics(client):
-            return encode_json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client, client)})
+            return encode_json({"scope": "connection", "version": __version__, "connection": self._describe(client, client)})
         return encode_json(
             {
                 "scope": "bus",
-                "version": sbusd.__version__,
+                "version": __version__,
                 "switch": self._switch.kind,
                 "uptime_seconds": round(time.monotonic() - self.started, 3),
                 "counted_since": self.counted_since,

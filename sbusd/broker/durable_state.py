@@ -16,7 +16,7 @@ from sbusd.broker.roster import Client
 from sbusd.broker.totals import UserTotals
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import UserTraffic
-from sbusd.protocol.credentials import Credentials
+from sbus.protocol.credentials import Credentials
 from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State, TotalsState
 
 _NO_GROUP = (1 << 32) - 1

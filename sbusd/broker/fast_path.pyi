@@ -14,7 +14,7 @@ from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import Units
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.switch import ClientSink
-from sbusd.systemd.processes import Placement
+from sbus_programs.systemd.processes import Placement
 
 class SlowPath(Protocol):
     switch: Switch

@@ -23,11 +23,11 @@ from sbusd.dataplane.switch cimport (
 
 from sbusd.broker import log_messages
 from sbusd.dataplane.peer import credentials_of
-from sbusd.protocol import controls
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol import controls
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.keys import EVENT_HEAD, SECRET_HEAD
+from sbus.protocol.packets import MAX_PACKET_BYTES
 
 cdef string _PING_HEAD = b"CMSG " + controls.PING + b"\0"
 cdef string _WHOAMI = b"CMSG " + controls.WHOAMI

@@ -14,10 +14,10 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import MAX_GROUPS, MAX_USER_GROUPS, Switch
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import SECRET_HEAD
-from sbusd.protocol.memberships import parse_membership, split_stored
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
+from sbus.protocol.memberships import parse_membership, split_stored
 
 _JOIN = b"CMSG " + controls.GROUP_JOIN
 

@@ -5,7 +5,7 @@ The facts in a template are arguments of :meth:`sbusd.broker.log.BusLog.record`.
 
 from __future__ import annotations
 
-from sbusd.systemd.log_records import LogMessage, Priority
+from sbus_programs.systemd.log_records import LogMessage, Priority
 
 STARTED = LogMessage("3ee6e31eb91f4cacacd8a352d87d2d88", Priority.INFO, "started", "ready at {address}, version {version}")
 STOPPED = LogMessage("d13ce47e04754db2b14253005347267b", Priority.INFO, "stopped", "stopped: {reason}")

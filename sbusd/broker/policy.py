@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from sbusd.broker.roster import AllowedPatterns
-from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.dataplane.contract import PublishRule, Sight
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import KeySpace, Reach
-from sbusd.protocol.packets import error_packet
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.keys import KeySpace, Reach
+from sbus.protocol.packets import error_packet
 
 
 @dataclass(frozen=True, slots=True)

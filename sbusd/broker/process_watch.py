@@ -21,8 +21,8 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.peer import pidfd_of
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.printable import printable
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.printable import printable
 
 _EVENTS_AT_ONCE = 64
 """Maximum number of ended processes that one turn handles."""

@@ -4,9 +4,9 @@ from typing import Self
 
 from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.totals import TotalsTable, UserTotals
-from sbusd.config.settings import Quotas
-from sbusd.config.users import SubordinateIds
-from sbusd.protocol.credentials import Credentials
+from sbus_programs.config.settings import Quotas
+from sbus_programs.config.users import SubordinateIds
+from sbus.protocol.credentials import Credentials
 
 MAX_ABSENT_USERS: int
 SEGMENT_BYTES: int

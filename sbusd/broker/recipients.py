@@ -13,9 +13,9 @@ from sbusd.broker.events import key_text
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import HardMode, Switch
 from sbusd.dataplane.counters import Wait
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import SECRET_HEAD
-from sbusd.protocol.memberships import split_stored
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
+from sbus.protocol.memberships import split_stored
 
 PAGE_MEMBERS = 100
 """Members in one reply: with their credentials about 6 kB of JSON."""

@@ -12,9 +12,9 @@ from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.dataplane.contract import Refusal, Switch
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.packets import error_packet
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.packets import error_packet
 
 
 class Refusals:

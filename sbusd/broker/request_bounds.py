@@ -5,10 +5,10 @@ No message is routed while a control message is handled, and a packet can have 4
 
 from __future__ import annotations
 
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import MAX_PACKET_BYTES, Control
-from sbusd.protocol.vouching import MAX_LOST_PATTERNS
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import MAX_PACKET_BYTES, Control
+from sbus.protocol.vouching import MAX_LOST_PATTERNS
 
 PAYLOAD_BYTES = 4_096
 """Part of the bound for all that is no key: a number, an action, a unit, ids of groups, the name of a group, a token."""

@@ -10,8 +10,8 @@ from sbusd.broker.client_log import ClientLog
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.memberships import split_stored, subscription_words
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.memberships import split_stored, subscription_words
 
 PATTERNS_AT_ONCE = 16
 """Number of patterns of a client that are read from the switch together."""

@@ -1,8 +1,8 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.processes import Placement
+from sbus.protocol.credentials import Credentials
+from sbus_programs.systemd.processes import Placement
 
 MAX_ALLOWED: int
 MAX_ALLOWED_BYTES: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sbusd.dataplane.contract import End, Refusal
-from sbusd.protocol.errors import ErrorCode
+from sbus.protocol.errors import ErrorCode
 
 SWITCH_ERRORS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete private keys and addresses"),

@@ -18,9 +18,9 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import SECRET_HEAD
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
 
 PAGE_PATTERNS = 150
 """Patterns in one reply: about 20 kB of JSON, made in a third of a millisecond."""

@@ -26,8 +26,8 @@ from sbusd.broker.cgroup_reader import ANSWER, ANSWER_BYTES, REQUEST, answer_req
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.peer import pidfd_of
-from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.processes import Placement, placement_of
+from sbus.protocol.credentials import Credentials
+from sbus_programs.systemd.processes import Placement, placement_of
 
 MAX_IN_FLIGHT = 16
 """Maximum number of requests that the thread has at a time, each with one descriptor."""

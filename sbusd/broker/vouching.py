@@ -12,10 +12,10 @@ from sbusd.broker.access import AccessRules
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import Control
-from sbusd.protocol.vouching import check_vouched, parse_loss
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import Control
+from sbus.protocol.vouching import check_vouched, parse_loss
 
 _LOGGED_BYTES = 1_024
 """Longest part of a refused name in the log. The name can be as long as a packet."""

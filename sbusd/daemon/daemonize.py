@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from sbusd.daemon.options import Options
-from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 
 _FAILED = 1
 """Exit status of the parent if the bus ends before it is ready."""

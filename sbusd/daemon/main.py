@@ -15,7 +15,7 @@ from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import LEAST_DESCRIPTORS
-from sbusd.config import (
+from sbus_programs.config import (
     ConfigError,
     Configuration,
     LogSettings,
@@ -29,24 +29,24 @@ from sbusd.daemon.listener import Listener, open_listener, open_stream_listener,
 from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
-from sbusd.descriptor_limit import descriptor_shortage, raised_descriptor_limit
-from sbusd.exhaustion import exhausted
-from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbus_programs.descriptor_limit import descriptor_shortage, raised_descriptor_limit
+from sbus_programs.exhaustion import exhausted
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
 from sbusd.restart.program_check import FAULTY
-from sbusd.standard_error import write_errors
-from sbusd.standard_output import print_line
-from sbusd.systemd import service_manager
-from sbusd.systemd.log_records import MAX_FACT_BYTES
-from sbusd.systemd.service_manager import ServiceManager
-from sbusd.systemd.service_user import acting_as_user_of
-from sbusd.systemd.signals import exit_on_ending_signals
+from sbus_programs.standard_error import write_errors
+from sbus_programs.standard_output import print_line
+from sbus_programs.systemd import service_manager
+from sbus_programs.systemd.log_records import MAX_FACT_BYTES
+from sbus_programs.systemd.service_manager import ServiceManager
+from sbus_programs.systemd.service_user import acting_as_user_of
+from sbus_programs.systemd.signals import exit_on_ending_signals
 
 EXIT_FAILED = 1
 
 CANNOT_START = "cannot start: "
-"""The status of a bus that cannot start begins with this, in ``sbusd/client/bus_unit.py`` too."""
+"""The status of a bus that cannot start begins with this, in ``sbus/bus_unit.py`` too."""
 
 STATUS_CHARACTERS = 512
 """Maximum length of the reason in the status."""

@@ -13,22 +13,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-import sbusd
+from sbus.protocol import __version__
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.config.configuration import summary
+from sbus_programs.config.configuration import summary
 from sbusd.daemon.daemonize import Daemonizer
 from sbusd.daemon.listener import Listener
 from sbusd.daemon.reload import Reloader
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol.errors import SbusError
-from sbusd.protocol.printable import printable
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 from sbusd.restart.handover import Handover, HandoverError, own_command
 from sbusd.restart.inherited_state import InheritedState, ReexecState
 from sbusd.restart.program_check import ProgramCheck
-from sbusd.systemd.service_manager import Heartbeat, ServiceManager
-from sbusd.systemd.signals import Signals
+from sbus_programs.systemd.service_manager import Heartbeat, ServiceManager
+from sbus_programs.systemd.signals import Signals
 
 REST_FACTOR = 4
 """After a step of background work, the bus serves busy clients for this many times the duration of the step."""
@@ -80,7 +80,7 @@ class MainLoop:
             warning = self._warning()
             self._manager.ready(f"serving {addresses}{f'; {warning}' if warning else ''}")
             self._daemonizer.ready()
-            self._journal.record(log_messages.STARTED, address=addresses, version=sbusd.__version__)
+            self._journal.record(log_messages.STARTED, address=addresses, version=__version__)
             self._reloader.report_faults()
             heartbeat = Heartbeat(self._manager, self._broker.traffic, self._record_lost_notification, warning=self._warning)
             # Without this, each full garbage collection would scan all imported modules, which takes eight milliseconds.

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sbusd import __version__
-from sbusd.config import UnknownUserError, default_main_file, find_uid
-from sbusd.protocol.addresses import Address, parse_address
-from sbusd.protocol.errors import BadAddressError, SbusError
-from sbusd.protocol.printable import LINE_CHARACTERS, printable
-from sbusd.standard_output import print_line
+from sbus.protocol import __version__
+from sbus_programs.config import UnknownUserError, default_main_file, find_uid
+from sbus.protocol.addresses import Address, parse_address
+from sbus.protocol.errors import BadAddressError, SbusError
+from sbus.protocol.printable import LINE_CHARACTERS, printable
+from sbus_programs.standard_output import print_line
 
 SYSTEM_ADDRESS = "/run/sbus.socket"
 DEFAULT_PID_FILE = Path("/run/sbus.pid")

@@ -47,7 +47,7 @@ The rules of delivery, which the tests check:
 11. The switch receives no descriptor that a peer sends, and closes none on the thread that calls ``turn``, because that may block: see
     ``ancillary``. Packets before one with descriptors are handled. That one and all after it are not, and its sender is disconnected.
 12. From a connection that may vouch, ``CMSG !/from/<origin> NUL <the MSG packet>`` is handled as the MSG packet in it. Recipients that
-    want senders get it with ``!/from/<id>/<cred>/<origin>``, and taps get the origin as ``vouched``. ``sbusd.protocol.vouching`` says which
+    want senders get it with ``!/from/<id>/<cred>/<origin>``, and taps get the origin as ``vouched``. ``sbus.protocol.vouching`` says which
     packets are well-formed. The sink gets all others, and those of connections that may not vouch.
 13. A stored pattern with a NUL is that of a member of a group: the pattern, NUL, and the group's name. A group belongs to one user. Of its
     members with a matching pattern one gets a MSG, as ``CMSG !/group/<name> NUL <the packet>``, besides the recipients by other patterns:
@@ -61,7 +61,7 @@ The rules of delivery, which the tests check:
     at most ``UNREAD_BYTES`` for all connections of a user, and 4 KiB for each of them in addition.
 15. From a connection that may deliver, ``CMSG !/to/<id> NUL <the MSG packet>`` is handled as the MSG packet in it, but only the connection
     with that number can be a recipient: if one of its patterns matches, or else a membership, then as a member of the first such group
-    by name. In place of the MSG packet there can be one of rule 12. Taps get the number as ``to``. ``sbusd.protocol.direct_messages``
+    by name. In place of the MSG packet there can be one of rule 12. Taps get the number as ``to``. ``sbus.protocol.direct_messages``
     says which packets are well-formed. The sink gets all others, and those of connections that may not deliver.
 """
 

@@ -13,7 +13,7 @@ from sbusd.dataplane.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_
 
 import os
 
-from sbusd.protocol.credentials import Credentials
+from sbus.protocol.credentials import Credentials
 
 cdef object _new = tuple.__new__            # without the Python function around it
 cdef bytes _latest_raw = b""

@@ -73,7 +73,7 @@ from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
 from sbusd.dataplane.contract import MAX_PUBLISH_RULES
 from sbusd.dataplane.counters import NAMED_WAITS, SwitchCounters, UserCounters, UserTraffic, Wait, Waits
 from sbusd.dataplane.switch_state import ConnectionSettings
-from sbusd.protocol.packets import MAX_BATCH_BYTES
+from sbus.protocol.packets import MAX_BATCH_BYTES
 
 cdef enum:
     LOOKED_AT = 1000            # waits that are searched for those of one publisher

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from sbusd.dataplane.socket_closer import hang_up
-from sbusd.systemd.service_manager import PAIRS
+from sbus_programs.systemd.service_manager import PAIRS
 
 MAX_IN_PACKET = 250
 """Maximum number of descriptors in one packet; the kernel accepts 253 (SCM_MAX_FD)."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 from sbusd.dataplane.switch_state import Within
-from sbusd.systemd import service_manager
+from sbus_programs.systemd import service_manager
 
 VARIABLE = "SBUSD_HANDOVER"
 """The environment variable with the :class:`ReexecState` of a restart in place. Not for people."""

@@ -10,9 +10,9 @@ import os
 import subprocess
 
 from sbusd.dataplane.contract import Switch
-from sbusd.protocol.printable import printable
+from sbus.protocol.printable import printable
 from sbusd.state.log_file import create_memory_file
-from sbusd.systemd.service_user import CHECKS_FOR_ITSELF
+from sbus_programs.systemd.service_user import CHECKS_FOR_ITSELF
 
 _OUTPUT_BYTES = 8_192
 """Maximum number of bytes that are read of the output of a program that failed."""

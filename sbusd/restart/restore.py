@@ -20,12 +20,12 @@ from sbusd.broker.roster import Client
 from sbusd.dataplane.peer import credentials_of
 from sbusd.dataplane.socket_closer import hang_up
 from sbusd.dataplane.switch_state import Queue
-from sbusd.protocol import controls
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.memberships import split_stored, subscription_words
-from sbusd.protocol.packets import control_packet
-from sbusd.protocol.printable import printable
+from sbus.protocol import controls
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.memberships import split_stored, subscription_words
+from sbus.protocol.packets import control_packet
+from sbus.protocol.printable import printable
 from sbusd.state.records import ConnectionState, State
 
 LOST_UNKNOWN = control_packet(controls.LOST, b"0")

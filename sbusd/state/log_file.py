@@ -30,7 +30,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from sbusd.protocol.errors import SbusError
+from sbus.protocol.errors import SbusError
 from sbusd.state.syscalls import write_at
 
 _MFD_NOEXEC_SEAL = 0x8

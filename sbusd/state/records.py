@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
 from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId, Within
-from sbusd.protocol.credentials import parse_name
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
-from sbusd.protocol.printable import printable
+from sbus.protocol.credentials import parse_name
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
+from sbus.protocol.printable import printable
 from sbusd.state.log_file import StateError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, join_batch
+from sbus.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, join_batch
 from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered

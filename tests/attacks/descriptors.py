@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 
-from sbusd.protocol.packets import join_batch
+from sbus.protocol.packets import join_batch
 from tests.attacks.attacker import AttackContext, Role
 from tests.attacks.hostile import TIMEOUT_SECONDS, connect
 

@@ -7,8 +7,8 @@ import select
 import socket
 from collections.abc import Iterator, Sequence
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol import controls
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support.frames import FrameEnd, frame
 
 TIMEOUT_SECONDS = 15.0

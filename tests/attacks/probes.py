@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.attacks.attacker import Attackers
 from tests.support.daemons import Daemon
 from tests.support.users import FIRST, SECOND, User

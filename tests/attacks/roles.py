@@ -12,9 +12,9 @@ import time
 from collections.abc import Iterator
 
 from sbusd.dataplane.contract import MAX_GROUPS
-from sbusd.protocol import controls
-from sbusd.protocol.keys import MAX_KEY_BYTES
-from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch
+from sbus.protocol import controls
+from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
 from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
 from tests.attacks.hostile import TIMEOUT_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
 from tests.attacks.victim import KEY

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from sbusd.client import BlobMessage, Bus, Message
-from sbusd.protocol.blobs import F_ADD_SEALS, SEALS
+from sbus import BlobMessage, Bus, Message
+from sbus.protocol.blobs import F_ADD_SEALS, SEALS
 from tests.support.blob_programs import ENV, BlobProgram
 from tests.support.relays import wait_for
 

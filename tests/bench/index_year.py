@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from sbusd.archive.record.index import DayName, list_index
-from sbusd.archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
-from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.storage.store import LocalStore
-from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.publication import TableWriter
-from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import KnownIndex, PipelineRun
+from sbus_archive.record.index import DayName, list_index
+from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.store import LocalStore
+from sbus_archive.tables.hours import Hour, Manifest
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.pipeline.progress import Progress
+from sbus_archive.pipeline.run import KnownIndex, PipelineRun
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.support.records import message
 from tests.support.traffic import deliver
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{count:,} segments of {options.hosts} hosts in {DAYS} days", file=sys.stderr)
         _know(root, options.hosts)
         places = ["--archive", str(root / "archive"), "--tables", str(root / "tables")]
-        lines = _measured("nothing new", "sbusd.pipeline", "--quiet", *places)
+        lines = _measured("nothing new", "sbus_archive.pipeline", "--quiet", *places)
         deliver(root / "archive", "host-000", [message(1, ts=_ns(DAYS) + HOUR_NS)])
         lines += _measured("plan of one new segment", "tests.bench.index_year", "--plan", folder)
     print(table(lines))

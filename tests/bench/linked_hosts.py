@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.bench.peers.daemons import NATS, Running
 from tests.bench.peers.loading import CLoad, ProgramLoad, Traffic
@@ -138,7 +138,7 @@ def _linked(folder: Path, server: Running) -> Iterator[Running]:
         for path, link in paths.values():
             _wait_for_other_host(path, link)
         (publishers, _), (receivers, _) = paths.values()
-        command = shlex.join([sys.executable, "-m", "sbusd.ctl.main", "--address", str(receivers), "link", "sync"])
+        command = shlex.join([sys.executable, "-m", "sbusctl.main", "--address", str(receivers), "link", "sync"])
         yield Running(paths["alpha"][1].pid, str(publishers), str(receivers), command)
 
 

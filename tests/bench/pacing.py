@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sbusd.client import Bus, Message
+from sbus import Bus, Message
 from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, confined, load_cpus
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from sbusd.client import Bus, Gap, Message
+from sbus import Bus, Gap, Message
 
 
 def main(path: str, pattern: str, count: int) -> None:

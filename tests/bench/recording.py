@@ -15,14 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.segments import RecordReader
-from sbusd.config.recorder import RecorderSettings
-from sbusd.recorder.converter import convert
-from sbusd.recorder.recording import Recording
-from sbusd.recorder.rows import PayloadPolicy, RowBuilder
-from sbusd.recorder.wal import read_wal
-from sbusd.systemd.log_records import ServiceLog
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.segments import RecordReader
+from sbus_programs.config.recorder import RecorderSettings
+from sbus_archive.recorder.converter import convert
+from sbus_archive.recorder.recording import Recording
+from sbus_archive.recorder.rows import PayloadPolicy, RowBuilder
+from sbus_archive.recorder.wal import read_wal
+from sbus_programs.systemd.log_records import ServiceLog
 
 KEYS = 10_000
 CONNECTIONS = 200

@@ -410,7 +410,7 @@ def start(bench: Bench) -> list[Line]:
 def command_start(bench: Bench) -> list[Line]:
     """``sbusctl whoami`` compared with the import of typer, from exec to exit; with everything compiled and in the page cache."""
     with bench.daemon() as daemon:
-        whoami = [sys.executable, "-c", "from sbusd.ctl.main import main; main()", "-a", str(daemon.path), "whoami"]
+        whoami = [sys.executable, "-c", "from sbusctl.main import main; main()", "-a", str(daemon.path), "whoami"]
         typer = [sys.executable, "-c", "import typer"]
         _run_ns(whoami)
         values, references = in_turns(bench.plan.rounds, partial(_run_ns, whoami), partial(_run_ns, typer))

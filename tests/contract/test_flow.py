@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, SoftMode
 from tests.support.switch_harness import SwitchHarness, refused
 

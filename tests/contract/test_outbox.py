@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from tests.support.heap import heap_bytes
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message

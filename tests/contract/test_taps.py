@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import MISSED, PublishRule, Sight
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message

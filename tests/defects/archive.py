@@ -9,35 +9,35 @@ _HERE = "tests/integration/"
 ARCHIVE = (
     # The pipeline, whose tests share one Spark.
     Defect(
-        "sbusd/pipeline/live/calls.py",
+        "sbus_archive/pipeline/live/calls.py",
         'slow = calls.where(F.col("reply") - F.col("q.ts") >= slow_ns)',
         'slow = calls.where(F.col("reply") - F.col("q.ts") > slow_ns)',
         "a call of exactly the limit is not slow",
         (f"{_HERE}spark/test_live_sums.py::test_slow_calls_are_those_of_a_plain_model",),
     ),
     Defect(
-        "sbusd/pipeline/live/calls.py",
+        "sbus_archive/pipeline/live/calls.py",
         'minute = F.expr(f"reply div {_MINUTE_NS}").alias("minute")',
         'minute = F.expr(f"q.ts div {_MINUTE_NS}").alias("minute")',
         "a slow call counts in the minute of its request",
         (f"{_HERE}spark/test_live_sums.py::test_slow_calls_are_those_of_a_plain_model",),
     ),
     Defect(
-        "sbusd/pipeline/live/baseline.py",
+        "sbus_archive/pipeline/live/baseline.py",
         'values = grid.select("prefix", F.coalesce("messages", F.lit(0)).alias("value"))',
         'values = grid.select("prefix", F.col("messages").alias("value"))',
         "minutes without a message are left out of the median",
         (f"{_HERE}spark/test_live_sums.py::test_the_baseline_agrees_with_a_plain_model",),
     ),
     Defect(
-        "sbusd/pipeline/live/baseline.py",
+        "sbus_archive/pipeline/live/baseline.py",
         'F.unix_seconds("minute").alias("second"))\n        .agg(F.sum("messages")',
         'F.unix_seconds("minute").alias("second"))\n        .agg(F.max("messages")',
         "rows of one minute are not added",
         (f"{_HERE}spark/test_live_sums.py::test_the_baseline_agrees_with_a_plain_model",),
     ),
     Defect(
-        "sbusd/pipeline/run.py",
+        "sbus_archive/pipeline/run.py",
         "        return hours | {hour.preceding for hour in hours}",
         "        return hours",
         "a reply in the next hour does not compute the calls again",
@@ -47,14 +47,14 @@ ARCHIVE = (
         ),
     ),
     Defect(
-        "sbusd/pipeline/plan.py",
+        "sbus_archive/pipeline/plan.py",
         "            return HourTask(manifest, (CALLS.name, LINKS.name))",
         "            return HourTask(manifest, (CALLS.name,))",
         "the next state of a link does not compute the links again",
         (f"{_HERE}spark/test_pipeline.py::test_a_state_in_the_next_hour_ends_a_difference_of_this_one",),
     ),
     Defect(
-        "sbusd/pipeline/plan.py",
+        "sbus_archive/pipeline/plan.py",
         "if (entry.host, entry.sha256) not in digests:",
         "if True:",
         "rows that are there under two names are read twice",
@@ -65,7 +65,7 @@ ARCHIVE = (
     ),
     # Shipping, with half of the kills.
     Defect(
-        "sbusd/shipping/upload.py",
+        "sbus_archive/shipping/upload.py",
         (
             "        if (remote := self._remote(name)) is not None:\n"
             "            self._compare(entry, remote)\n"
@@ -79,7 +79,7 @@ ARCHIVE = (
         ),
     ),
     Defect(
-        "sbusd/shipping/service.py",
+        "sbus_archive/shipping/service.py",
         "            self.counts.unreadable += 1\n",
         "            self._done.add(name)\n            self.counts.unreadable += 1\n",
         "a segment that cannot be read is never tried again",
@@ -89,7 +89,7 @@ ARCHIVE = (
         ),
     ),
     Defect(
-        "sbusd/shipping/destination.py",
+        "sbus_archive/shipping/destination.py",
         "        elif not self._store.exists(entry.path):\n            return False\n        self._store.delete(entry.path)",
         "        else:\n            return False\n        self._store.delete(entry.path)",
         "a kill between mark and deletion keeps the segment in the destination",
@@ -100,21 +100,21 @@ ARCHIVE = (
     ),
     # Programs with Spark.
     Defect(
-        "sbusd/ctl/fresh_tables.py",
+        "sbusctl/fresh_tables.py",
         "    _run_program(archive, tables)\n\n\ndef has_segments",
         "    if not isinstance(tables, Path) or not tables.exists():\n        _run_program(archive, tables)\n\n\ndef has_segments",
         "report --now does not update tables that exist",
         (f"{_HERE}test_report_now.py::test_messages_of_the_last_seconds_are_on_the_page",),
     ),
     Defect(
-        "sbusd/pipeline/session.py",
+        "sbus_archive/pipeline/session.py",
         "    session.sparkContext.addPyFile(str(target))",
         "    session.sparkContext.addFile(str(target))",
         "executors do not import the package that they are sent",
         (f"{_HERE}test_remote_tables.py::test_the_executors_of_a_cluster_write_the_objects",),
     ),
     Defect(
-        "sbusd/pipeline/live/job.py",
+        "sbus_archive/pipeline/live/job.py",
         (
             "            self._state.fold(batch, groups, losses, self.settings, self._baselines.prefixes, calls=calls)\n"
             "            self._state.save(self.folder)"
@@ -124,7 +124,7 @@ ARCHIVE = (
         (f"{_HERE}test_live.py::test_counters_and_alerts_are_exact_through_kills",),
     ),
     Defect(
-        "sbusd/pipeline/live/job.py",
+        "sbus_archive/pipeline/live/job.py",
         (
             "                # A decision is on disk before it is published, so that it is published after a "
             "kill, and is not decided again.\n"

@@ -9,14 +9,14 @@ _HERE = "tests/integration/"
 CONNECTIONS = (
     # Links, with smaller realms and fewer faults.
     Defect(
-        "sbusd/link/peers.py",
+        "sbus_services/link/peers.py",
         "        return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))",
         "        return MIN_INTERVAL",
         "heartbeats do not become rarer in large realms",
         ("tests/unit/link/test_peers.py", "tests/property/test_link_large_realm.py"),
     ),
     Defect(
-        "sbusd/link/peers.py",
+        "sbus_services/link/peers.py",
         "        self.clock += min(max(0.0, seconds), self.interval)",
         "        self.clock += max(0.0, seconds)",
         "a link that was stopped takes its own silence for that of the others",
@@ -26,7 +26,7 @@ CONNECTIONS = (
         ),
     ),
     Defect(
-        "sbusd/link/session.py",
+        "sbus_services/link/session.py",
         "        self._peers.restart_clocks()\n",
         "",
         "after a pause of the network all hosts are gone at once",
@@ -36,7 +36,7 @@ CONNECTIONS = (
         ),
     ),
     Defect(
-        "sbusd/link/session.py",
+        "sbus_services/link/session.py",
         "            self._lose_unknown()  # newer messages can come before the acknowledgement, and others be missing until then\n",
         "            pass\n",
         "what clients published while the bus was away is missing without a report",
@@ -46,7 +46,7 @@ CONNECTIONS = (
         ),
     ),
     Defect(
-        "sbusd/link/interest_receiver.py",
+        "sbus_services/link/interest_receiver.py",
         "        for line in sorted(before - wanted):\n            self._change(peer, line, is_wanted=False)\n",
         "",
         "what a snapshot no longer has stays wanted",
@@ -106,7 +106,7 @@ CONNECTIONS = (
     ),
     # Clients, whose tests share a bus.
     Defect(
-        "sbusd/client/forks.py",
+        "sbus/forks.py",
         "        held.enter_context(link.entered())\n",
         "        pass\n",
         "a fork copies a link that another thread changes",
@@ -116,14 +116,14 @@ CONNECTIONS = (
         ),
     ),
     Defect(
-        "sbusd/client/sync/gathering.py",
+        "sbus/sync/gathering.py",
         "            if self.session.outgoing.posted_bytes and self._sock is not None:\n",
         "            if False:\n",
         "what a program has gathered is lost when it ends",
         (f"{_HERE}test_client_lifecycle.py::test_a_program_that_ends_sends_what_it_has_gathered",),
     ),
     Defect(
-        "sbusd/client/rpc/live_requests.py",
+        "sbus/rpc/live_requests.py",
         "            if request.reply_key and connection in {None, request.place[0]}:",
         "            if request.reply_key and connection is None:",
         "a request goes on when its caller has gone",
@@ -134,7 +134,7 @@ CONNECTIONS = (
     ),
     # Values in smaller numbers.
     Defect(
-        "sbusd/config/documents.py",
+        "sbus_programs/config/documents.py",
         "'; '.join([*shown[:MAX_SHOWN], *more])",
         "'; '.join([*shown, *more])",
         "an error message has all errors of a long list",

@@ -9,7 +9,7 @@ _HERE = "tests/integration/"
 SERVICES = (
     # Services whose tests share a bus.
     Defect(
-        "sbusd/metrics/server.py",
+        "sbus_services/metrics/server.py",
         "        self._open[may_scrape] -= Counter([charged])",
         "        pass",
         "connections that end are never subtracted",
@@ -21,7 +21,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/metrics/collector.py",
+        "sbus_services/metrics/collector.py",
         "                counts.interruptions += 1\n",
         "",
         "a lost connection of the tap is not counted",
@@ -31,7 +31,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/metrics/collector.py",
+        "sbus_services/metrics/collector.py",
         'self.recipients += _whole(item.fields.get("recipients"))',
         'self.recipients += _whole(item.fields.get("recipients")) + 1',
         "the tap counts as a recipient",
@@ -41,14 +41,14 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/metrics/snapshot.py",
+        "sbus_services/metrics/snapshot.py",
         "chosen = frozenset(accounts_first(totals, is_subordinate)[:max_users])",
         "chosen = frozenset(accounts_first(totals, is_subordinate)[: max_users + 1])",
         "one user more than the limit has series",
         (f"{_HERE}test_metrics.py::test_users_above_the_limit_are_other",),
     ),
     Defect(
-        "sbusd/metrics/collector.py",
+        "sbus_services/metrics/collector.py",
         '            found = self._failure("refused", str(error), started)',
         '            found = self._failure("no-bus", str(error), started)',
         "a refusal is counted as a bus that does not run",
@@ -58,21 +58,21 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/trigger/jobs.py",
+        "sbus_services/trigger/jobs.py",
         "            self._files.finished(firing.unit)\n",
         "            pass\n",
         "files of finished units are never removed",
         ("tests/unit/trigger",),
     ),
     Defect(
-        "sbusd/trigger/rule_state.py",
+        "sbus_services/trigger/rule_state.py",
         "message.key_bytes.startswith(OWN_HEAD)",
         "False",
         "the messages of the trigger match its own rules",
         ("tests/unit/trigger",),
     ),
     Defect(
-        "sbusd/trigger/report.py",
+        "sbus_services/trigger/report.py",
         "None if firing.sender is None else firing.sender.uid",
         "None if firing.sender is None else firing.sender.pid",
         "the event names the process instead of the user",
@@ -82,7 +82,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/trigger/jobs.py",
+        "sbus_services/trigger/jobs.py",
         '        self._counts["abandoned"] += sum(jobs.messages for jobs in units.values())\n',
         "",
         "messages whose action was not requested at the end are not counted",
@@ -92,7 +92,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/feeds/netlink/stored_values.py",
+        "sbus_services/feeds/netlink/stored_values.py",
         "if existing & set(stale) or existing - {each.key for each in own}:",
         "if existing & set(stale):",
         "values that the store does not have are not published again",
@@ -102,7 +102,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/feeds/netlink/stored_values.py",
+        "sbus_services/feeds/netlink/stored_values.py",
         'return isinstance(found, dict) and found.get("namespace") == self._namespace',
         "return isinstance(found, dict)",
         "values of another network namespace are removed as stale",
@@ -112,7 +112,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/feeds/snapshot_feed.py",
+        "sbus_services/feeds/snapshot_feed.py",
         'self._wanted = "reconnect" if self._wanted in {None, "request"} else self._wanted',
         'self._wanted = "reconnect" if self._wanted is None else self._wanted',
         "a request that waits hides the reason reconnect",
@@ -123,7 +123,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/feeds/snapshot_feed.py",
+        "sbus_services/feeds/snapshot_feed.py",
         '        self.close()\n        self._wanted = "overrun"',
         '        self._wanted = "overrun"',
         "after lost messages the feed goes on with older ones",
@@ -134,7 +134,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/service.py",
+        "sbus_services/blob/service.py",
         "        client.user.connections -= 1\n",
         "",
         "connections that ended stay in the quota",
@@ -144,7 +144,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/service.py",
+        "sbus_services/blob/service.py",
         (
             "        for blob in self._handlers.registry.of_connection(client.credentials.uid, client):\n"
             "            self._handlers.end(blob, End.DISCONNECTED)\n"
@@ -154,7 +154,7 @@ SERVICES = (
         (f"{_HERE}test_blobs.py::test_blobs_end_with_their_connection_unless_they_are_kept",),
     ),
     Defect(
-        "sbusd/blob/registry.py",
+        "sbus_services/blob/registry.py",
         "if blob is not None and blob.until > self._clock():",
         "if blob is not None:",
         "an expired blob is handed out until it is removed",
@@ -164,7 +164,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/registry.py",
+        "sbus_services/blob/registry.py",
         "        if user.bytes + size > self.quotas.bytes:",
         "        if user.bytes + size >= self.quotas.bytes:",
         "the last byte of the quota cannot be used",
@@ -174,7 +174,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/blob/service.py",
+        "sbus_services/blob/service.py",
         "        client.user.requests -= 1\n",
         "",
         "requests that were answered stay in the quota",
@@ -185,7 +185,7 @@ SERVICES = (
     ),
     # The web page, whose tests share a gateway and a browser.
     Defect(
-        "sbusd/web/session.py",
+        "sbus_services/web/session.py",
         "        await subscription.close()\n        pump.cancel()",
         "        pump.cancel()",
         "a pattern stays subscribed after unsubscribe",
@@ -195,7 +195,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/web/session.py",
+        "sbus_services/web/session.py",
         "        if pattern in self._pumps:\n            raise "
         'frames.InvalidFrameError("pattern: this session is already subscribed to it")\n',
         "",
@@ -206,7 +206,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/web/server.py",
+        "sbus_services/web/server.py",
         "            del self._sessions[session]\n",
         "            pass\n",
         "sessions that ended stay in the limit",
@@ -216,7 +216,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/web/logins.py",
+        "sbus_services/web/logins.py",
         "        self._token = _secret()\n        login = Login()",
         "        login = Login()",
         "a link can be used twice",
@@ -226,21 +226,21 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/web/server.py",
+        "sbus_services/web/server.py",
         'httponly=True, samesite="Strict", path="/"',
         'samesite="Strict", path="/"',
         "scripts can read the cookie",
         (f"{_HERE}test_web.py::test_a_link_works_once_and_leaves_secrets_that_scripts_cannot_read",),
     ),
     Defect(
-        "sbusd/web/session.py",
+        "sbus_services/web/session.py",
         "                await self._report_refusals()\n",
         "",
         "refusals without a request are not reported to the browser",
         (f"{_HERE}test_web_sessions.py::test_the_bus_refuses_what_its_rules_deny",),
     ),
     Defect(
-        "sbusd/web/session.py",
+        "sbus_services/web/session.py",
         "                    await self._socket.send_str(frames.state(known))\n",
         "                    pass\n",
         "the page does not learn that the bus was lost",
@@ -248,7 +248,7 @@ SERVICES = (
     ),
     # The store, whose tests share a bus.
     Defect(
-        "sbusd/store/calls/read_calls.py",
+        "sbus_services/store/calls/read_calls.py",
         "for stream in await self._with_last_values(request, pattern)]\n        if not wanted:",
         "for stream in self._context.routes.with_last_values(pattern)]\n        if not wanted:",
         "last values are read without the rights of the caller",
@@ -258,7 +258,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/store/calls/read_calls.py",
+        "sbus_services/store/calls/read_calls.py",
         '        await self._check_stream(request, stream, b"")\n',
         "",
         "the position of a reader tells whether a hidden stream exists",
@@ -268,14 +268,14 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/store/calls/remote_calls.py",
+        "sbus_services/store/calls/remote_calls.py",
         "            if each.is_open_to(request.source)\n        ]\n        return framed_data",
         "        ]\n        return framed_data",
         "other hosts see closed streams in the list",
         (f"{_HERE}store/test_other_hosts.py",),
     ),
     Defect(
-        "sbusd/store/calls/remote_calls.py",
+        "sbus_services/store/calls/remote_calls.py",
         "with context.calls.held(account):",
         "with context.calls.held(request.caller.uid):",
         "all other hosts share the calls of one user",
@@ -285,7 +285,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/store/access.py",
+        "sbus_services/store/access.py",
         'decision = _Decision(answer["allowed"] is True, answer.get("owner") is True,',
         'decision = _Decision(answer["allowed"] is True, answer["allowed"] is True,',
         "a user that may subscribe to everything counts as an owner",
@@ -295,7 +295,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/store/calls/read_calls.py",
+        "sbus_services/store/calls/read_calls.py",
         "            if run and engine.valid_from(stream.name, seq, run) < seq:",
         "            if run and engine.valid_from(stream.name, seq, run) <= seq:",
         "a valid position is refused as one of another file",
@@ -307,14 +307,14 @@ SERVICES = (
     ),
     # Starts and ends of services, which are forked.
     Defect(
-        "sbusd/store/main.py",
+        "sbus_services/store/main.py",
         "        exit_on_ending_signals()\n",
         "",
         "a signal during the start kills the program",
         (f"{_HERE}test_signals_at_start.py",),
     ),
     Defect(
-        "sbusd/exhaustion.py",
+        "sbus_programs/exhaustion.py",
         "        return next((reason for number, reason in _REASONS.items() if os.strerror(number) in str(error)), None)\n",
         "        return None\n",
         "a shared object that cannot be opened for want of descriptors is a traceback",
@@ -324,7 +324,7 @@ SERVICES = (
         ),
     ),
     Defect(
-        "sbusd/feeds/journal/checked_publisher.py",
+        "sbus_services/feeds/journal/checked_publisher.py",
         "                self._check(bus)\n                return self._publish(bus, batch)",
         "                return self._publish(bus, batch)",
         "rules that were removed do not stop the feed",

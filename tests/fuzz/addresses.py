@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sbusd.protocol.addresses import LAST_FD, SUN_PATH_BYTES, InheritedDescriptor, UnixName, parse_address
-from sbusd.protocol.errors import BadAddressError
+from sbus.protocol.addresses import LAST_FD, SUN_PATH_BYTES, InheritedDescriptor, UnixName, parse_address
+from sbus.protocol.errors import BadAddressError
 
 
 def check(data: bytes) -> None:

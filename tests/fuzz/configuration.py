@@ -12,12 +12,12 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import get_type_hints
 
-from sbusd.config.documents import read_settings
-from sbusd.config.files import ConfigError
-from sbusd.config.quantities import NO_BOUND, Bound, Count, Duration, Size
-from sbusd.config.rules import MAX_PUBLISH_RULES
-from sbusd.config.settings import LEVELS, DaemonSettings
-from sbusd.config.users import LAST_ID
+from sbus_programs.config.documents import read_settings
+from sbus_programs.config.files import ConfigError
+from sbus_programs.config.quantities import NO_BOUND, Bound, Count, Duration, Size
+from sbus_programs.config.rules import MAX_PUBLISH_RULES
+from sbus_programs.config.settings import LEVELS, DaemonSettings
+from sbus_programs.config.users import LAST_ID
 
 
 def check(data: bytes) -> None:

@@ -5,7 +5,7 @@ Input: frames, each a byte for the kind of subject, a head up to a newline, and 
 
 from __future__ import annotations
 
-from sbusd.link.frames import (
+from sbus_services.link.frames import (
     Changes,
     Data,
     FrameError,
@@ -24,10 +24,10 @@ from sbusd.link.frames import (
     parse_messages,
     parse_tails,
 )
-from sbusd.link.message_runs import RunReader
-from sbusd.link.rules import Export, Import, Rules
-from sbusd.link.session import LinkSession
-from sbusd.protocol.keys import KeySpace
+from sbus_services.link.message_runs import RunReader
+from sbus_services.link.rules import Export, Import, Rules
+from sbus_services.link.session import LinkSession
+from sbus.protocol.keys import KeySpace
 from tests.support.link_recorders import RecordedBus, RecordedNetwork
 
 RULES = Rules("R", "a", (Export(b"net/"),), (Import(b"in/"), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")

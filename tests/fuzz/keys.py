@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Router
-from sbusd.protocol.credentials import Credentials, parse_secret_pattern
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.keys import KeySpace
+from sbus.protocol.credentials import Credentials, parse_secret_pattern
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.keys import KeySpace
 
 PREFIX = b"!/cred/1/1/1"
 BUSES = (KeySpace(b"/"), KeySpace(b"."), KeySpace(b"/", PREFIX), KeySpace(b"/", PREFIX + b"/" + PREFIX))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.packets import (
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.packets import (
     Control,
     Packet,
     Publish,

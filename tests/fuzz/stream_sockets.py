@@ -7,7 +7,7 @@ Input: a byte with the size of the parts (0: all at once), a byte with the part 
 
 from __future__ import annotations
 
-from sbusd.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, is_batch
+from sbus.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES, is_batch
 from tests.support.frames import LENGTH
 from tests.support.switch_harness import RecordingHarness
 

@@ -5,7 +5,7 @@ Input: a byte with the size of the chunks, then the stream.
 
 from __future__ import annotations
 
-from sbusd.link.network.direct_frames import Frame, FrameError, FrameReader
+from sbus_services.link.network.direct_frames import Frame, FrameError, FrameReader
 
 
 def check(data: bytes) -> None:

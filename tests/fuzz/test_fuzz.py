@@ -66,8 +66,8 @@ from pathlib import Path
 from tests.fuzz.run import fuzz
 
 def load():
-    from sbusd.protocol.packets import Subscribe, parse_packet
-    from sbusd.protocol.errors import ProtocolError
+    from sbus.protocol.packets import Subscribe, parse_packet
+    from sbus.protocol.errors import ProtocolError
 
     def check(data):
         try:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, RemoteRefusal, Request
-from sbusd.protocol import controls
-from sbusd.protocol.packets import join_batch
+from sbus import Bus, RemoteRefusal, Request
+from sbus.protocol import controls
+from sbus.protocol.packets import join_batch
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service
 from tests.support.shell import Shell

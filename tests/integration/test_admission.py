@@ -6,7 +6,7 @@ import contextlib
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import error_code

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.blob_programs import ENV, BlobProgram
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
@@ -27,7 +27,7 @@ def service(bus: Daemon, folder: Path) -> Iterator[BlobProgram]:
 
 def start(bus: Daemon, *words: str) -> subprocess.Popen[bytes]:
     """Start sbusctl."""
-    command = [sys.executable, "-m", "sbusd.ctl.main", "--address", bus.path, *words]
+    command = [sys.executable, "-m", "sbusctl.main", "--address", bus.path, *words]
     return subprocess.Popen(command, env=ENV, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
-from sbusd.protocol.blobs import F_ADD_SEALS, new_ticket
+from sbus import Bus
+from sbus.protocol.blobs import F_ADD_SEALS, new_ticket
 from tests.support.blob_programs import ENV, BlobProgram, sealed
 from tests.support.daemons import Daemon
 from tests.support.forked_programs import start_program
@@ -251,7 +251,7 @@ def test_the_program_refuses_wrong_configurations(folder: Path, bus: Daemon) -> 
     ):
         file.write_text(text)
         with (folder / "errors").open("wb") as errors:
-            started = start_program("sbusd.blob.main", "-C", str(file), "--check", env=ENV, stdout=errors.fileno(), stderr=errors.fileno())
+            started = start_program("sbus_services.blob.main", "-C", str(file), "--check", env=ENV, stdout=errors.fileno(), stderr=errors.fileno())
         assert started.wait(60) == 78
         (line,) = (folder / "errors").read_text().splitlines()
         assert line.startswith(f"sbus-blob: {file}: ")

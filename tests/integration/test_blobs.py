@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import (
+from sbus import (
     AsyncBus,
     BlobGone,
     BlobMessage,
@@ -24,7 +24,7 @@ from sbusd.client import (
     ProtocolError,
     raise_missing,
 )
-from sbusd.protocol.blobs import Reference, new_ticket
+from sbus.protocol.blobs import Reference, new_ticket
 from tests.support.blob_programs import BlobProgram, sealed
 from tests.support.blob_sharing import shared_by_users
 from tests.support.daemons import Daemon

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.blob.service import PAUSING_PART, SPARE_DESCRIPTORS
+from sbus_services.blob.service import PAUSING_PART, SPARE_DESCRIPTORS
 from tests.attacks.attacker import Attackers
 from tests.attacks.dirty_files import LeavesDirtyFile
 from tests.attacks.filesystems import why_no_fuse

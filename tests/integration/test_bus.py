@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import RawClient, message

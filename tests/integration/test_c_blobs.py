@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import BlobMessage, BlobRefused, Bus
-from sbusd.protocol.blobs import F_ADD_SEALS, SEALS, new_ticket
+from sbus import BlobMessage, BlobRefused, Bus
+from sbus.protocol.blobs import F_ADD_SEALS, SEALS, new_ticket
 from tests.support.blob_programs import BlobProgram, sealed
 from tests.support.c_programs import AS_C, AS_CXX, SANITIZED, SHARED, SOURCE, Actor, compile_program
 from tests.support.daemons import Daemon

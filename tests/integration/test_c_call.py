@@ -6,8 +6,8 @@ import errno
 import signal
 from pathlib import Path
 
-from sbusd.client import Request, ServiceError
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import Request, ServiceError
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.c_programs import Actor, first_to_write
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, CallTimeout, Request
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import Bus, CallTimeout, Request
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.c_programs import Actor, LineProgram
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, Subscription
-from sbusd.protocol.packets import LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
+from sbus import Bus, Message, Subscription
+from sbus.protocol.packets import LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
 from tests.support.c_programs import (
     AS_C,
     AS_CXX,

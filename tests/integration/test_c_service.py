@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, NoRecipient, PeerDisconnected, RemoteError
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import Bus, NoRecipient, PeerDisconnected, RemoteError
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.c_programs import Actor, LineProgram, client_program, compile_program, first_to_write, shown
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.c_programs import Actor
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, RemoteError, Request, ServiceError
+from sbus import Bus, RemoteError, Request, ServiceError
 from tests.support.c_programs import AS_C, AS_CXX, SANITIZED, SHARED, SOURCE, Actor, LineProgram, compile_program
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.service_processes import running_service

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Request
+from sbus import Bus, Request
 from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon
 from tests.support.service_processes import running_service

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Message, Request
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import AsyncBus, Bus, Message, Request
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.daemons import Daemon
 from tests.support.service_processes import running_service
 from tests.support.shell import Shell, running

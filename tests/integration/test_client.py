@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from sbusd.client import (
+from sbus import (
     AsyncBus,
     Bus,
     Disconnected,
@@ -17,7 +17,7 @@ from sbusd.client import (
     RemoteRefusal,
     TimedOut,
 )
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support.daemons import Daemon
 
 WAIT_SECONDS = 20.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Item, Message, RemoteRefusal, Request
+from sbus import AsyncBus, Bus, Item, Message, RemoteRefusal, Request
 from tests.support.daemons import Daemon
 
 WAIT_SECONDS = 60.0

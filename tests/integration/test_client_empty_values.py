@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import Allow, AsyncBus, Bus, NewMessage, SbusError, Twins
-from sbusd.client.asyncio.store import AsyncJob, AsyncStore
-from sbusd.client.asyncio.stored_streams import AsyncRemoteStore
-from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
-from sbusd.client.sync.store import Job, Store
-from sbusd.client.sync.stored_streams import RemoteStore
-from sbusd.client.sync.streams import Presence, Subscription
+from sbus import Allow, AsyncBus, Bus, NewMessage, SbusError, Twins
+from sbus.asyncio.store import AsyncJob, AsyncStore
+from sbus.asyncio.stored_streams import AsyncRemoteStore
+from sbus.asyncio.streams import AsyncPresence, AsyncSubscription
+from sbus.sync.store import Job, Store
+from sbus.sync.stored_streams import RemoteStore
+from sbus.sync.streams import Presence, Subscription
 from tests.support.client_methods import REQUIRED, subject
 from tests.support.daemons import Daemon
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, CallTimeout, Disconnected, ProtocolError, RemoteRefusal, SbusError, TimedOut, errors
-from sbusd.client.store.items import Lease, StoredMessage
-from sbusd.client.sync.store import Job, Store
-from sbusd.client.sync.streams import Presence, Subscription, Tap
+from sbus import AsyncBus, Bus, CallTimeout, Disconnected, ProtocolError, RemoteRefusal, SbusError, TimedOut, errors
+from sbus.store.items import Lease, StoredMessage
+from sbus.sync.store import Job, Store
+from sbus.sync.streams import Presence, Subscription, Tap
 from tests.support.daemons import Daemon, StartDaemon
 
 WRONG: list[Any] = [None, 5, 1.5, "a\0b", "", "\udfff\ud800", b"\0", [5], {}, object()]
@@ -117,7 +117,7 @@ def check(kind: type, target: Any) -> set[str]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore::sbusd.client.PatternWarning")
+@pytest.mark.filterwarnings("ignore::sbus.PatternWarning")
 def test_functions_raise_what_their_documentation_names(daemon: StartDaemon) -> None:
     bus, found = daemon(), set()
     for kind in KINDS:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, ForkedError, Message, Reconnected, TimedOut
+from sbus import AsyncBus, Bus, ForkedError, Message, Reconnected, TimedOut
 from tests.support.daemons import Daemon
 from tools.stage import ROOT
 
@@ -147,7 +147,7 @@ def test_processes_do_not_share_memory_for_packets(path: str) -> None:
 
 FORKING_THREADS = """
 import os, sys, threading
-from sbusd.client import Bus
+from sbus import Bus
 
 def fork_and_connect():
     for _ in range(20):

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Closed, Disconnected, Message, NoRecipient, RemoteError, TimedOut
-from sbusd.client.rpc.requests import Request
+from sbus import AsyncBus, Bus, Closed, Disconnected, Message, NoRecipient, RemoteError, TimedOut
+from sbus.rpc.requests import Request
 from tests.support.daemons import Daemon, StartDaemon
 from tools.stage import ROOT
 
@@ -247,7 +247,7 @@ def test_an_error_of_a_stopped_handler_is_answered_too(path: str) -> None:
 
 _ENDS_WITHOUT_CLOSING = """
 import sys
-from sbusd.client import Bus
+from sbus import Bus
 
 bus = Bus.connect(sys.argv[1], gather=True)
 bus._link.clock = lambda: 0.0  # so nothing else sends them

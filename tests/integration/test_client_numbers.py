@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sbusd.client import Allow, AsyncBus, Bus, Cancellation, NewMessage, SbusError, Twins
-from sbusd.client.asyncio.store import AsyncJob, AsyncStore
-from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
-from sbusd.client.sync.store import Job, Store
-from sbusd.client.sync.streams import Presence, Subscription, Tap
+from sbus import Allow, AsyncBus, Bus, Cancellation, NewMessage, SbusError, Twins
+from sbus.asyncio.store import AsyncJob, AsyncStore
+from sbus.asyncio.streams import AsyncPresence, AsyncSubscription
+from sbus.sync.store import Job, Store
+from sbus.sync.streams import Presence, Subscription, Tap
 from tests.support.client_methods import REQUIRED, subject
 from tests.support.daemons import Daemon
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from sbusd.client import Bus, Disconnected, Gap, Message, Reconnected, Subscription, TimedOut
+from sbus import Bus, Disconnected, Gap, Message, Reconnected, Subscription, TimedOut
 from tests.support.alarms import Handlers, alarm
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.threads import SECONDS, running

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from sbusd.client import Bus, Closed, Disconnected, InboxFull, Message, Reconnected, RemoteRefusal, TimedOut
+from sbus import Bus, Closed, Disconnected, InboxFull, Message, Reconnected, RemoteRefusal, TimedOut
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.threads import SECONDS, running
 from tools.stage import ROOT

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Row
+from sbus_archive.record.schema import Row
 from tests.support.cluster import Cluster
 from tests.support.event_log import log_options, stages_in
 from tests.support.records import message
@@ -82,7 +82,7 @@ def test_no_task_handles_all_rows(folder: Path) -> None:
     log.mkdir()
     options = [*log_options(log), *_SMALL_EXECUTORS, "--conf", "spark.sql.adaptive.coalescePartitions.minPartitionSize=1k"]
     env = environment(PYTHONPATH=str(ROOT), PYSPARK_SUBMIT_ARGS=shlex.join([*options, "pyspark-shell"]))
-    program = [sys.executable, "-m", "sbusd.pipeline", "--master", "local-cluster[2,1,1024]"]
+    program = [sys.executable, "-m", "sbus_archive.pipeline", "--master", "local-cluster[2,1,1024]"]
     done = run([*program, "--archive", "archive", "--tables", "tables"], folder, env)
     assert done.returncode == 0, done.stderr
     # The path of the segment is that of the command line, although an executor with another working directory has read it.
@@ -127,7 +127,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
-from sbusd.pipeline.source.datasource import register
+from sbus_archive.pipeline.source.datasource import register
 spark = SparkSession.builder.getOrCreate()
 register(spark)
 print(spark.read.format("sbus").option("host", "host0").load(sys.argv[1]).count())
@@ -143,7 +143,7 @@ def test_spark_submit_sends_the_package_to_a_cluster(
     with Cluster.started(tmp_path_factory.mktemp("cluster")) as cluster:
         words = [submit, "--master", cluster.url, "--py-files", str(package), *_SMALL_EXECUTORS, "--driver-java-options", JAVA_OPTIONS]
         words += ["--conf", f"spark.executorEnv.PYTHONPATH={env['PYTHONPATH']}"]  # where pyarrow is
-        file = str(ROOT / "sbusd" / "pipeline" / "__main__.py")
+        file = str(ROOT / "sbus_archive" / "pipeline" / "__main__.py")
         done = run([*words, file, "--archive", str(folder / "archive"), "--tables", str(folder / "tables"), "--quiet"], folder, env)
         assert done.returncode == 0, done.stderr
         check(folder)

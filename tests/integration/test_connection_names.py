@@ -9,8 +9,8 @@ import signal
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Disconnected, ProtocolError
-from sbusd.protocol import controls
+from sbus import AsyncBus, Bus, Disconnected, ProtocolError
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND

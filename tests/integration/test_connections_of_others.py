@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code, message

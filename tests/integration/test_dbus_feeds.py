@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import Bus, Message, Subscription
-from sbusd.feeds.dbus.program import STORED
+from sbus import Bus, Message, Subscription
+from sbus_services.feeds.dbus.program import STORED
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.dbus_services import DBusDaemon, dbus_daemon
 from tests.support.relays import wait_for
@@ -49,7 +49,7 @@ class Feed:
         self._notifications.bind(str(folder / "notify"))
         self._notifications.settimeout(SECONDS)
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", "from sbusd.feeds.main import main; main()", *options],
+            [sys.executable, "-W", "error", "-c", "from sbus_services.feeds.main import main; main()", *options],
             env={**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(folder / "notify")},
             cwd="/",
             stderr=subprocess.PIPE,
@@ -179,7 +179,7 @@ def test_the_feed_of_signals(bus: Daemon, dbus: DBusDaemon, manager: ManagerThre
     ],
 )
 def test_errors_are_one_line(bus: Daemon, options: list[str], status: int, said: str) -> None:
-    code = "from sbusd.feeds.main import main; main()"
+    code = "from sbus_services.feeds.main import main; main()"
     command = [sys.executable, "-W", "error", "-c", code, *options, "--address", bus.path]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=SECONDS

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message
+from sbus import Bus, Message
 from tests.support.journals import JournalFolder
 from tests.support.spark import require_spark
 from tools.demo.activation import ActivatedBus, activated_bus

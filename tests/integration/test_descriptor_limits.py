@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.blob import service as blob
+from sbus_services.blob import service as blob
 from sbusd.broker import quotas as bus_quotas
-from sbusd.descriptor_limit import descriptor_shortage
-from sbusd.metrics import main as metrics
-from sbusd.protocol import controls
-from sbusd.protocol.packets import control_packet
+from sbus_programs.descriptor_limit import descriptor_shortage
+from sbus_services.metrics import main as metrics
+from sbus.protocol import controls
+from sbus.protocol.packets import control_packet
 from tests.support.blob_programs import BlobProgram
 from tests.support.daemons import Daemon
 from tests.support.program import environment

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, RemoteRefusal
-from sbusd.protocol import controls
-from sbusd.protocol.direct_messages import direct_packet
-from sbusd.protocol.packets import join_batch
-from sbusd.protocol.vouching import vouched_packet
+from sbus import Bus, Message, RemoteRefusal
+from sbus.protocol import controls
+from sbus.protocol.direct_messages import direct_packet
+from sbus.protocol.packets import join_batch
+from sbus.protocol.vouching import vouched_packet
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.shell import Shell

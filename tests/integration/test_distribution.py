@@ -100,9 +100,9 @@ def test_the_source_distribution_has_every_committed_file(sdist: Path, committed
 
 
 def test_the_wheel_is_imported_outside_the_tree(programs: Path) -> None:
-    code = "import sbusd.client, sbusd.dataplane.switch; print(sbusd.client.Bus.__module__, sbusd.dataplane.switch.__file__)"
+    code = "import sbus, sbusd.dataplane.switch; print(sbus.Bus.__module__, sbusd.dataplane.switch.__file__)"
     module, file = _run(programs / "python", "-c", code).split()
-    assert module == "sbusd.client.sync.bus"
+    assert module == "sbus.sync.bus"
     assert Path(file).is_relative_to(programs.parent)
 
 

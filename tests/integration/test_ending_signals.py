@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd.signals import ENDING
+from sbus_programs.systemd.signals import ENDING
 from tests.support.daemons import Daemon
 from tests.support.journals import JournalFolder
 from tests.support.relays import wait_for
@@ -29,12 +29,12 @@ def recorder(folder: Path, bus: Daemon) -> list[str]:
     """Return the arguments of a recorder."""
     config = folder / "recorder.toml"
     config.write_text(f'archive = "{folder}/archive"\nspool = "{folder}/spool"\nhost = "alpha"\n')
-    return ["sbusd.recorder.main", "--address", bus.path, "--config", str(config)]
+    return ["sbus_archive.recorder.main", "--address", bus.path, "--config", str(config)]
 
 
 def record(folder: Path, bus: Daemon) -> list[str]:
     """Return the arguments of a recording by hand."""
-    return ["sbusd.ctl.main", "--address", bus.path, "record", "--archive", str(folder / "archive")]
+    return ["sbusctl.main", "--address", bus.path, "record", "--archive", str(folder / "archive")]
 
 
 def ship(folder: Path, _bus: Daemon) -> list[str]:
@@ -44,24 +44,24 @@ def ship(folder: Path, _bus: Daemon) -> list[str]:
     config.write_text(
         f'archive = "{folder}/archive"\nstate = "{folder}/state"\nhost = "alpha"\ndestination = "{folder}/copy"\ninterval = "10min"\n'
     )
-    return ["sbusd.shipping.main", "--config", str(config)]
+    return ["sbus_archive.shipping.main", "--config", str(config)]
 
 
 def netlink(_folder: Path, bus: Daemon) -> list[str]:
     """Return the arguments of a feed of the network of this machine."""
-    return ["sbusd.feeds.main", "netlink", "--address", bus.path]
+    return ["sbus_services.feeds.main", "netlink", "--address", bus.path]
 
 
 def udev(_folder: Path, bus: Daemon) -> list[str]:
     """Return the arguments of a feed of the devices of this machine."""
-    return ["sbusd.feeds.main", "udev", "--address", bus.path]
+    return ["sbus_services.feeds.main", "udev", "--address", bus.path]
 
 
 def journal(folder: Path, bus: Daemon) -> list[str]:
     """Return the arguments of a feed of a journal without entries to come."""
     made = JournalFolder(folder / "journal")
     made.add("before")
-    return ["sbusd.feeds.main", "journal", "--address", bus.path, "--public", "--directory", str(made.path)]
+    return ["sbus_services.feeds.main", "journal", "--address", bus.path, "--public", "--directory", str(made.path)]
 
 
 class Program:
@@ -112,7 +112,7 @@ class Program:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[[list[str]], Program]]:
-    """Start a program: ``start(["sbusd.recorder.main"])``."""
+    """Start a program: ``start(["sbus_archive.recorder.main"])``."""
     started: list[Program] = []
 
     def make(arguments: list[str]) -> Program:
@@ -146,7 +146,7 @@ def test_the_store_ends_with_status_0_while_it_opens_its_file(tmp_path: Path, nu
     config.write_text(f'bus = "{tmp_path}/no.socket"\nfile = "{file}"\n')
     with sqlite3.connect(file, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")  # the store waits for the end of this
-        process = subprocess.Popen([sys.executable, "-m", "sbusd.store.main", "-C", str(config)], env={"PYTHONPATH": str(ROOT)}, cwd="/")
+        process = subprocess.Popen([sys.executable, "-m", "sbus_services.store.main", "-C", str(config)], env={"PYTHONPATH": str(ROOT)}, cwd="/")
         wait_for((tmp_path / "store.sqlite.lock").exists, "the lock of the store")
         process.send_signal(number)
         assert process.wait(SECONDS) == 0

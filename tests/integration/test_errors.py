@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol import controls
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND

@@ -23,8 +23,8 @@ from typing import IO
 
 import pytest
 
-from sbusd.client import Bus, Message
-from sbusd.protocol import controls
+from sbus import Bus, Message
+from sbus.protocol import controls
 from tests.support.blob_programs import BlobProgram
 from tests.support.daemons import Daemon
 from tests.support.free_ports import free_port
@@ -79,7 +79,7 @@ def env(bus: Daemon, tmp_path: Path) -> dict[str, str]:
     """The environment of an example: the bus, this project, and a sbusctl on the path."""
     program = tmp_path / "bin" / "sbusctl"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbusd.ctl.main "$@"\n')
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sbusctl.main "$@"\n')
     program.chmod(0o755)
     return {"SBUS_ADDRESS": bus.path, "PYTHONPATH": str(ROOT), "PATH": f"{program.parent}:{os.defpath}", "LANG": "C.UTF-8"}
 
@@ -349,7 +349,7 @@ def test_presence(bus: Daemon, env: dict[str, str]) -> None:
 
 def test_supervise(bus: Daemon, env: dict[str, str]) -> None:
     """A command is started again when its process is killed, and when it only leaves the bus."""
-    code = "from sbusd.client import Bus; bus = Bus.connect(); print('up', flush=True); next(iter(bus.subscribe('leave')))"
+    code = "from sbus import Bus; bus = Bus.connect(); print('up', flush=True); next(iter(bus.subscribe('leave')))"
     code += "; bus.close(); input()"
     with _running(env, *_python("supervise.py", sys.executable, "-c", code)) as supervisor, Bus.connect(bus.path) as client:
         for _ in range(2):
@@ -438,7 +438,7 @@ def test_work(env: dict[str, str]) -> None:
 
 def test_work_of_a_worker_that_ends_is_done_by_another(bus: Daemon, env: dict[str, str]) -> None:
     """One worker is killed by its first job. A subscriber to every key is not a worker."""
-    code = "import os; from sbusd.client import Bus; bus = Bus.connect(); bus.service('task/sha256')(lambda _: os._exit(1)); bus.serve()"
+    code = "import os; from sbus import Bus; bus = Bus.connect(); bus.service('task/sha256')(lambda _: os._exit(1)); bus.serve()"
     with _running(env, sys.executable, "-c", code), _running(env, *_python("work_service.py")) as worker, Bus.connect(bus.path) as listener:
         listener.subscribe("")
         _wait_for_recipients(bus.client(), b"rpc/task/sha256", 3)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, NoBus, TimedOut
-from sbusd.client.bus_unit import BusUnit
+from sbus import AsyncBus, Bus, NoBus, TimedOut
+from sbus.bus_unit import BusUnit
 
 REASON = "the bus does not start: bad key; see: systemctl status sbus.service"
 
@@ -23,7 +23,7 @@ def address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a socket that takes connections and never responds, as that of a service that does not start."""
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     for module in ("sync.connection", "asyncio.link"):
-        monkeypatch.setattr(f"sbusd.client.{module}.unit_of", lambda _: BusUnit("sbus.service", is_user=False))
+        monkeypatch.setattr(f"sbus.{module}.unit_of", lambda _: BusUnit("sbus.service", is_user=False))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / "socket"))
         listener.listen()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Request
-from sbusd.protocol.envelope import service_key
+from sbus import AsyncBus, Bus, Request
+from sbus.protocol.envelope import service_key
 from tests.integration.test_trigger import RULE, publish
 from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code, message

@@ -29,10 +29,10 @@ def outputs(folder: Path, *words: str, forked: bool) -> tuple[int, bytes, bytes]
 @pytest.mark.parametrize(
     ("words", "status"),
     [
-        (("sbusd.store.main", "--version"), 0),
-        (("sbusd.store.main", "--help"), 0),
-        (("sbusd.store.main", "--unknown"), 2),
-        (("sbusd.store.main", "-C", "/nonexistent"), os.EX_CONFIG),
+        (("sbus_services.store.main", "--version"), 0),
+        (("sbus_services.store.main", "--help"), 0),
+        (("sbus_services.store.main", "--unknown"), 2),
+        (("sbus_services.store.main", "-C", "/nonexistent"), os.EX_CONFIG),
         (("tests.support.signal_moment", "15", "1", "sbusd.nothing"), 1),
     ],
 )
@@ -48,7 +48,7 @@ def test_status_and_outputs_are_those_of_an_interpreter(tmp_path: Path, words: t
 def test_a_running_program_has_only_its_own_descriptors_and_environment(folder: Path) -> None:
     config = folder / "blob.toml"
     config.write_text(f'bus = "{folder}/none"\n')
-    words = ("sbusd.blob.main", "-C", str(config), "--listen", str(folder / "socket"))
+    words = ("sbus_services.blob.main", "-C", str(config), "--listen", str(folder / "socket"))
     env = {**ENV, "FOR_THIS_PROGRAM": "1"}
     with (folder / "log").open("wb") as log, open(os.devnull, "rb") as other:
         os.set_inheritable(other.fileno(), True)
@@ -74,7 +74,7 @@ def test_a_running_program_has_only_its_own_descriptors_and_environment(folder: 
 def test_the_end_of_the_tests_ends_their_programs(tmp_path: Path) -> None:
     code = (
         "import subprocess; from tests.support.forked_programs import start_program; from tests.support.relays import ENV;"
-        "process = start_program('sbusd.trigger.main', '-C', '/dev/null', env=ENV, stdout=2, stderr=2, prefix=[]);"
+        "process = start_program('sbus_services.trigger.main', '-C', '/dev/null', env=ENV, stdout=2, stderr=2, prefix=[]);"
         "print(process.pid, flush=True); process.send_signal(19); input()"
     )
     with subprocess.Popen(

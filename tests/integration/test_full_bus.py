@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import control_packet
+from sbus.protocol import controls
+from sbus.protocol.packets import control_packet
 from tests.support import skips
 from tests.support.fdstore import Manager
 from tests.support.wire import RawClient, error_code

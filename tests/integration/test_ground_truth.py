@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sbusd.archive.tables.storage import TableSnapshot, read_tables
+from sbus_archive.tables.storage import TableSnapshot, read_tables
 from tests.integration.test_pipeline_program import run
 from tests.integration.test_recorder import Service
 from tests.support.counting_clients import Client, Totals

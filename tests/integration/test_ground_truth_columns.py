@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.archive.tables.schema import TABLES
+from sbus_archive.tables.schema import TABLES
 
 _COMPARED = {
     "traffic": "minute host prefix uid messages bytes recipients queued discarded undeliverable",

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Closed, Disconnected, Item, Message, NotSubscribed, ProtocolError, RemoteRefusal, Unsupported
-from sbusd.protocol import controls
+from sbus import AsyncBus, Bus, Closed, Disconnected, Item, Message, NotSubscribed, ProtocolError, RemoteRefusal, Unsupported
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND
@@ -424,6 +424,6 @@ def test_memberships_outlive_a_restart(manager: Manager, number: signal.Signals)
 
 
 def test_the_client_says_that_the_bus_knows_no_groups(bus: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.client.features.GROUP_FEATURE", b"feature of a later bus")
+    monkeypatch.setattr("sbus.features.GROUP_FEATURE", b"feature of a later bus")
     with Bus.connect(bus.path) as client, pytest.raises(Unsupported, match="queue groups"):
         client.subscribe("a", group="w")

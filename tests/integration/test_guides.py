@@ -15,7 +15,7 @@ from typing import IO
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon
 from tests.support.store_programs import BUS_RIGHTS, StoreProgram
 from tools.stage import ROOT

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
 from tests.support.daemons import READY_SECONDS

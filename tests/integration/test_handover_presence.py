@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.fdstore import Manager
 from tests.support.wire import RawClient, message
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.journals import JournalFolder
 from tests.support.users import FIRST, SECOND
@@ -41,7 +41,7 @@ class Feed:
         self.manager.settimeout(30)
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-c", "from sbusd.feeds.main import main; main()", "journal", *options],
+                [sys.executable, "-W", "error", "-c", "from sbus_services.feeds.main import main; main()", "journal", *options],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(folder / f"notify{number}")},
                 cwd="/",
                 stdout=subprocess.DEVNULL,
@@ -237,7 +237,7 @@ def test_only_readers_of_the_journal_read_it(ruled: Daemon, files: JournalFolder
 
 
 def run(stage: Stage, user: Any, *options: str) -> subprocess.CompletedProcess[str]:
-    program = [stage.python, "-c", "from sbusd.feeds.main import main; main()", "journal", *options]
+    program = [stage.python, "-c", "from sbus_services.feeds.main import main; main()", "journal", *options]
     identity = {} if user is None else {"user": user.uid, "group": user.gid, "extra_groups": user.groups}
     return subprocess.run(program, cwd="/", env=stage.env, capture_output=True, text=True, check=False, timeout=60, **identity)
 
@@ -286,7 +286,7 @@ def test_user_of_the_rules_can_run_it(ruled: Daemon, files: JournalFolder, folde
     files.active.chmod(0o640)
     os.chown(files.active, 0, READERS)
     client = listener(ruled)
-    program = [stage.python, "-c", "from sbusd.feeds.main import main; main()", "journal", "--address", ruled.path, "--lines", "1"]
+    program = [stage.python, "-c", "from sbus_services.feeds.main import main; main()", "journal", "--address", ruled.path, "--lines", "1"]
     feed = FIRST.start([*program, "--directory", str(files.path)], env=stage.env)
     assert messages(client, 1) == ["before"]
     feed.send_signal(signal.SIGTERM)

@@ -11,7 +11,7 @@ from tests.support.daemons import Daemon
 
 SYNC = """
 import sys, threading
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 with Bus.connect(sys.argv[1], reconnect=True) as bus, Bus.connect(sys.argv[1], reconnect=True) as other:
     before = set(sys.modules)
     for use in (lambda: bus.store.put("a", "b"), lambda: bus.subscribe("a", last=True), lambda: list(bus.store.jobs("q"))):
@@ -37,7 +37,7 @@ print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbu
 
 ASYNC = """
 import asyncio, sys
-from sbusd.client import AsyncBus, SbusError
+from sbus import AsyncBus, SbusError
 async def main():
     async with AsyncBus.connect(sys.argv[1]) as bus, AsyncBus.connect(sys.argv[1]) as other:
         before = set(sys.modules)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.client import Bus, Message, Replaced
+from sbus import Bus, Message, Replaced
 from tests.support.daemons import Daemon
 
 COUNT = 3_000

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from sbusd.pipeline.errors import PermanentError
-from sbusd.pipeline.live.job import check_tap
-from sbusd.pipeline.live.live_state import STATE, Decided, LiveState
-from sbusd.pipeline.live.publication import publish_decided
-from sbusd.pipeline.source.outbox import Outbox
-from sbusd.pipeline.source.publisher import BusConnection
-from sbusd.protocol.errors import SbusError
+from sbus_archive.pipeline.errors import PermanentError
+from sbus_archive.pipeline.live.job import check_tap
+from sbus_archive.pipeline.live.live_state import STATE, Decided, LiveState
+from sbus_archive.pipeline.live.publication import publish_decided
+from sbus_archive.pipeline.source.outbox import Outbox
+from sbus_archive.pipeline.source.publisher import BusConnection
+from sbus.protocol.errors import SbusError
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.spark import JAVA_OPTIONS, require_spark
 from tests.support.users import User
@@ -37,7 +37,7 @@ _SECONDS = 300
 _KILLS = 2
 """The first kill is that of a job that began without a state, the second that of a job that has read one."""
 
-_PROGRAM = [sys.executable, "-W", "error", "-c", "from sbusd.pipeline.live.main import main; main()"]
+_PROGRAM = [sys.executable, "-W", "error", "-c", "from sbus_archive.pipeline.live.main import main; main()"]
 
 _TIMED_OUT = "Timed out while waiting for the Python worker to connect back"
 
@@ -45,8 +45,8 @@ _CLOCK = """
 from pathlib import Path
 from types import SimpleNamespace
 import time
-from sbusd.pipeline.live import job
-from sbusd.pipeline.live.live_state import LiveState
+from sbus_archive.pipeline.live import job
+from sbus_archive.pipeline.live.live_state import LiveState
 close_minutes = LiveState.close
 def close(self, *arguments):
     return 0 if Path("hold").exists() else close_minutes(self, *arguments)

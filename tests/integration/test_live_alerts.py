@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.hours import Hour
-from sbusd.client import Bus
-from sbusd.client.store.items import StoredMessage
-from sbusd.pipeline.live.alerts import Alert
-from sbusd.pipeline.live.baseline import weeks_before
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.tables.hours import Hour
+from sbus import Bus
+from sbus.store.items import StoredMessage
+from sbus_archive.pipeline.live.alerts import Alert
+from sbus_archive.pipeline.live.baseline import weeks_before
 from tests.integration.test_live import Job, alerts_of, counted, environment, publish, settle
 from tests.support.daemons import StartDaemon
 from tests.support.published_tables import publish_record
@@ -41,7 +41,7 @@ _STREAM = '[[stream]]\nname = "alerts"\nkeys = ["alert/"]\n'
 
 _HOOK = """
 import os, random, signal, sys, threading, time
-from sbusd.pipeline.live import publication
+from sbus_archive.pipeline.live import publication
 publication.WAIT_SECONDS = 600.0
 real = publication.AlertConnection.__call__
 calls = 0
@@ -63,9 +63,9 @@ _PUBLISHER = """
 import json
 import os
 from pathlib import Path
-from sbusd.pipeline.live.publication import publish_decided
-from sbusd.pipeline.live.live_state import Decided
-from sbusd.pipeline.source.outbox import Outbox
+from sbus_archive.pipeline.live.publication import publish_decided
+from sbus_archive.pipeline.live.live_state import Decided
+from sbus_archive.pipeline.source.outbox import Outbox
 folder, address, how, delay = Path(sys.argv[1]), sys.argv[2], sys.argv[3], float(sys.argv[4])
 decided = [Decided(*each) for each in json.loads((folder / "decided.json").read_bytes())]
 publisher = publication.AlertPublisher(address, had_store=True)

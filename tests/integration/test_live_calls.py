@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.integration.test_live import _PROGRAM, Job, alerts_of, environment, settle
 from tests.support.daemons import StartDaemon
 from tests.support.spark import require_spark
@@ -27,7 +27,7 @@ raise_at = 2
 
 _SERVICE = """
 import sys, time
-from sbusd.client import Bus
+from sbus import Bus
 with Bus.connect(sys.argv[1]) as bus:
     @bus.service("task/run")
     def run(request):

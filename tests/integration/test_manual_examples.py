@@ -18,7 +18,7 @@ from typing import Self
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.skips import require_program
 from tests.support.wire import RawClient
@@ -82,7 +82,7 @@ class Terminal:
         """Run a command to its end, or, with ``&`` at its end, start it."""
         if (published := _PUBLISHED.search(line)) and self._running:
             self._wait_for_recipient(published[1].encode())
-        program = shlex.join([sys.executable, "-m", "sbusd.ctl.main"])
+        program = shlex.join([sys.executable, "-m", "sbusctl.main"])
         command = line.removesuffix(" &").replace(SYSTEM_PATH, self._bus.path)
         process = subprocess.Popen(
             ["sh", "-c", f'sbusctl() {{ {program} "$@"; }}\n{command}'],

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.ctl.checks import CheckResult
-from sbusd.ctl.checks.services import check_scrape
-from sbusd.metrics import server
+from sbusctl.checks import CheckResult
+from sbusctl.checks.services import check_scrape
+from sbus_services.metrics import server
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.metrics_endpoint import Endpoint, UnixConnection, Values, get, samples
@@ -253,7 +253,7 @@ def test_requests(bus: Daemon, folder: Path, request_bytes: bytes, answer: bytes
 def test_long_and_slow_clients_are_ended(bus: Daemon, folder: Path) -> None:
     """One sends requests and reads no response: the buffers fill up, and must not stay so for long."""
     request = b"GET /metrics HTTP/1.1\r\nHost: a\r\n"
-    with Endpoint(folder, bus.path, constants={"sbusd.metrics.server.REQUEST_SECONDS": 4.0}) as endpoint:
+    with Endpoint(folder, bus.path, constants={"sbus_services.metrics.server.REQUEST_SECONDS": 4.0}) as endpoint:
         slow = raw(endpoint, request)
         headers = b"".join(b"X-%d: %s\r\n" % (number, b"a" * 1_000) for number in range(100))
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -302,7 +302,7 @@ def test_a_bus_that_does_not_answer(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
         silent.bind(path)
         silent.listen()
-        with Endpoint(folder, path, constants={"sbusd.metrics.collector.BUS_SECONDS": 1.0}) as endpoint:
+        with Endpoint(folder, path, constants={"sbus_services.metrics.collector.BUS_SECONDS": 1.0}) as endpoint:
             found = endpoint.scrape()
             assert (found[("sbus_up",)], found[("sbus_scrape_failures_total", "timeout")]) == (0, 1)
 
@@ -342,7 +342,7 @@ def test_it_ends_without_requests_and_leaves_the_sockets_of_systemd(bus: Daemon,
     path = folder / "activated.socket"
     command = ["systemd-socket-activate", f"--listen={path}", f"--setenv=PYTHONPATH={ROOT}", sys.executable]
     for _ in range(2):
-        with subprocess.Popen([*command, "-m", "sbusd.metrics.main", "-C", folder / "metrics.toml"], stderr=subprocess.PIPE) as process:
+        with subprocess.Popen([*command, "-m", "sbus_services.metrics.main", "-C", folder / "metrics.toml"], stderr=subprocess.PIPE) as process:
             wait_for(path.exists, "the socket")
             status, _, body = get(wait_for_connection(path))
             assert (status, "sbus_up 1.0" in body) == (200, True)

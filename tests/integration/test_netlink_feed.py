@@ -55,7 +55,7 @@ class Feed:
         self.manager.settimeout(30)
         with self.errors.open("wb") as stderr:
             self.process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-c", "from sbusd.feeds.main import main; main()", "netlink", *options],
+                [sys.executable, "-W", "error", "-c", "from sbus_services.feeds.main import main; main()", "netlink", *options],
                 env={**os.environ, "PYTHONPATH": str(ROOT), "NOTIFY_SOCKET": str(folder / "notify")},
                 cwd="/",
                 stdout=subprocess.DEVNULL,
@@ -282,13 +282,13 @@ def test_signal_ends_it_while_the_bus_is_away(bus: Daemon, namespace: Namespace,
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, "-c", "from sbusd.feeds.main import main; main()", "netlink", *options]
+    program = [sys.executable, "-c", "from sbus_services.feeds.main import main; main()", "netlink", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(program, capture_output=True, text=True, check=False, env=env, timeout=60)
 
 
 def test_user_without_privilege_may_not_enter_a_namespace(bus: Daemon, namespace: Namespace, stage: Stage, first_user: User) -> None:
-    program = [stage.python, "-c", "from sbusd.feeds.main import main; main()", "netlink", "--address", bus.path]
+    program = [stage.python, "-c", "from sbus_services.feeds.main import main; main()", "netlink", "--address", bus.path]
     result = subprocess.run(
         [*program, "--namespace", namespace.name],
         cwd="/",

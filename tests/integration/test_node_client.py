@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import Bus, CallTimeout, PeerDisconnected, Request
+from sbus import Bus, CallTimeout, PeerDisconnected, Request
 from tests.integration.test_fair_services import FLOOD, flood
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon

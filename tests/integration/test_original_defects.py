@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import error_code, message

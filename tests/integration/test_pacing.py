@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Gap, Item, Message
+from sbus import AsyncBus, Bus, Gap, Item, Message
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
 from tools.stage import Stage

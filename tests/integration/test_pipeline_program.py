@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.tables.schema import TABLES
+from sbus_archive.tables.schema import TABLES
 from tests.support.records import message
 from tests.support.spark import INTERPRETED, JAVA_OPTIONS, WITHOUT_CODE_GENERATION, published, require_spark
 from tests.support.tallies import tables_of
@@ -40,7 +40,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def command(folder: Path, *options: str) -> list[str]:
     """Return the program's command line for the archive and the tables in *folder*."""
-    program = [sys.executable, "-W", "error", "-m", "sbusd.pipeline"]
+    program = [sys.executable, "-W", "error", "-m", "sbus_archive.pipeline"]
     return [*program, "--archive", str(folder / "archive"), "--tables", str(folder / "tables"), *options]
 
 
@@ -108,7 +108,7 @@ def test_spark_submit_runs_the_same_file(tmp_path: Path) -> None:
     require_spark()
     deliver(tmp_path / "archive", "alpha", [message(1)])
     submit = str(Path(sys.executable).with_name("spark-submit"))
-    file = str(ROOT / "sbusd" / "pipeline" / "__main__.py")
+    file = str(ROOT / "sbus_archive" / "pipeline" / "__main__.py")
     options = ["--archive", str(tmp_path / "archive"), "--tables", str(tmp_path / "tables"), "--quiet"]
     conf = [f"--conf={name}={value}" for name, value in {"spark.sql.shuffle.partitions": "1", **WITHOUT_CODE_GENERATION}.items()]
     env = environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
@@ -220,7 +220,7 @@ def test_root_is_refused_where_another_user_owns_the_tables(tmp_path: Path, need
 
 
 def test_a_second_run_names_the_running_one(tmp_path: Path) -> None:
-    from sbusd.pipeline.lock import run_lock
+    from sbus_archive.pipeline.lock import run_lock
 
     deliver(tmp_path / "archive", "alpha", [message(1)])
     (tmp_path / "tables").mkdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.shell import Shell
 from tests.support.users import FIRST, SECOND

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.daemon.main import TABLE_DESCRIPTORS
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.program import Program
 from tests.support.wire import RawClient, error_code

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support import skips
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.free_ports import free_port

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, NoBus
-from sbusd.protocol import controls
+from sbus import AsyncBus, Bus, NoBus
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient, error_code, message

@@ -17,7 +17,7 @@ from typing import IO
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.skips import require_program
 from tests.support.wire import RawClient, message
@@ -146,7 +146,7 @@ def test_python(bus: Daemon) -> None:
 
 def test_sbusctl(bus: Daemon) -> None:
     subscribe, publish = _example(README, "sh", "sbusctl").splitlines()
-    program = f"{sys.executable} -m sbusd.ctl.main"
+    program = f"{sys.executable} -m sbusctl.main"
     env = {"SBUS_ADDRESS": bus.path, "PYTHONPATH": str(ROOT), "PATH": os.defpath}
     with _running(["sh", "-c", subscribe.partition(" &")[0].replace("sbusctl", f"exec {program}")], env) as output:
         _wait_for_recipients(bus.client(), b"chat/shell", 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Row, RowKind
+from sbus_archive.record.schema import Row, RowKind
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.recorder_fakes import recorded
 from tests.support.users import User, command_as

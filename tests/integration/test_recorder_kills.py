@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row, RowKind, batch_of
-from sbusd.archive.record.segments import RecordReader
-from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, REMOVED
-from sbusd.recorder.retention import Retention
-from sbusd.recorder.wal import WalWriter, read_wal, wal_files
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Row, RowKind, batch_of
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.recorder.converter import Converter, convert
+from sbus_archive.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, REMOVED
+from sbus_archive.recorder.retention import Retention
+from sbus_archive.recorder.wal import WalWriter, read_wal, wal_files
 from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded
 from tests.support.records import NOON, message
@@ -33,7 +33,7 @@ from tools.stage import ROOT
 LIVES = 8
 """How often it is killed: each life is about a second."""
 
-COMMAND = [sys.executable, "-m", "sbusd.recorder.main", "--verbose"]
+COMMAND = [sys.executable, "-m", "sbus_archive.recorder.main", "--verbose"]
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import BlobRefused
-from sbusd.client.asyncio.blob_socket import AsyncBlobSocket
-from sbusd.client.sync.blob_socket import BlobSocket
-from sbusd.protocol.blobs import new_ticket
+from sbus import BlobRefused
+from sbus.asyncio.blob_socket import AsyncBlobSocket
+from sbus.sync.blob_socket import BlobSocket
+from sbus.protocol.blobs import new_ticket
 from tests.support.c_programs import SHARED, SOURCE, Actor, compile_program
 from tests.support.daemons import Daemon
 from tests.support.kernels import SO_PASSRIGHTS, require_refusal

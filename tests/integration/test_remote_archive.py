@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import Row
-from sbusd.protocol.keys import pattern_matches
+from sbus_archive.record.schema import Row
+from sbus.protocol.keys import pattern_matches
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import message
 from tests.support.spark import INTERPRETED, JAVA_OPTIONS, published, require_spark
@@ -28,7 +28,7 @@ _SECONDS = 400
 _READER = """
 import json, sys
 from pyspark.sql import SparkSession
-from sbusd.pipeline.session import spark_session
+from sbus_archive.pipeline.session import spark_session
 
 url, out = sys.argv[1:]
 with spark_session("local[2]") as spark:
@@ -117,7 +117,7 @@ def test_the_pipeline_makes_the_tables_of_an_object_store(server: ObjectServer, 
     with FaultyProxy(server.port, seed=6, chance=0.05) as proxy:
 
         def run(source: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-W", "error", "-m", "sbusd.pipeline", "--archive", source, "--tables", str(tmp_path / "tables")]
+            command = [sys.executable, "-W", "error", "-m", "sbus_archive.pipeline", "--archive", source, "--tables", str(tmp_path / "tables")]
             return subprocess.run(
                 command, env=environment(proxy.environment()), capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=tmp_path
             )
@@ -153,7 +153,7 @@ def test_the_pipeline_makes_the_tables_of_an_object_store(server: ObjectServer, 
 )
 def test_the_pipeline_says_in_one_line_why_it_cannot_read_a_location(archive: str, says: str, tmp_path: Path) -> None:
     env = environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": SECRET})
-    command = [sys.executable, "-W", "error", "-m", "sbusd.pipeline", "--archive", archive, "--tables", str(tmp_path / "tables")]
+    command = [sys.executable, "-W", "error", "-m", "sbus_archive.pipeline", "--archive", archive, "--tables", str(tmp_path / "tables")]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=tmp_path)
     assert done.returncode == 1
     *retries, line = done.stderr.splitlines()

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.storage import store as store_module
-from sbusd.archive.storage.location import RemotePath
-from sbusd.archive.tables.delta import open_table
+from sbus_archive.storage import store as store_module
+from sbus_archive.storage.location import RemotePath
+from sbus_archive.tables.delta import open_table
 from tests.support.cluster import Cluster
 from tests.support.object_stores import BUCKET, ObjectServer, without_retries
 from tests.support.object_stores import environment as store_environment
@@ -67,7 +67,7 @@ def environment(server: ObjectServer, *options: str) -> dict[str, str]:
 
 def command(folder: Path, location: RemotePath, *options: str) -> list[str]:
     """Return the command line of the program."""
-    program = [sys.executable, "-W", "error", "-m", "sbusd.pipeline"]
+    program = [sys.executable, "-W", "error", "-m", "sbus_archive.pipeline"]
     return [*program, "--archive", str(folder / "archive"), "--tables", str(location), *options]
 
 

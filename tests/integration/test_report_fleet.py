@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.storage import TableSnapshot
-from sbusd.report.coverage import Earlier, earlier_periods
-from sbusd.report.digest import digest_of
-from sbusd.report.rendering import page_of
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.tables.storage import TableSnapshot
+from sbus_archive.report.coverage import Earlier, earlier_periods
+from sbus_archive.report.digest import digest_of
+from sbus_archive.report.rendering import page_of
 from tests.integration.test_report import SETTLED, visit
 from tests.support.browser import Chromium, OpenPage, Page
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot

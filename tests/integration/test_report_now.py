@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.ctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
-from sbusd.pipeline import main as pipeline
-from sbusd.recorder import segment_closing
+from sbusctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
+from sbus_archive.pipeline import main as pipeline
+from sbus_archive.recorder import segment_closing
 from tests.integration.test_pipeline_program import environment
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
@@ -31,7 +31,7 @@ _SECONDS = 300.0
 def report(bus: Daemon, folder: Path, archive: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run it as root, with the tables in *folder*."""
     options = ["--address", bus.path, "--json=short", "report", "--now", "--archive", str(archive), "--tables", "tables", "-o", "page.html"]
-    command = [sys.executable, "-m", "sbusd.ctl.main", *options]
+    command = [sys.executable, "-m", "sbusctl.main", *options]
     env = environment(PYSPARK_SUBMIT_ARGS=INTERPRETED, **more)
     return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS)
 

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from sbusd.client import (
+from sbus import (
     Allow,
     AsyncBus,
     Bus,
@@ -26,7 +26,7 @@ from sbusd.client import (
     Request,
     TimedOut,
 )
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.daemons import Daemon
 from tests.support.service_processes import ServiceProcess, running_service
 from tests.support.users import User

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon
 from tools.stage import ROOT
 
@@ -77,7 +77,7 @@ def test_a_service_of_which_there_is_one(bus: Daemon) -> None:
 
 def test_a_group_call_while_members_join_and_leave(bus: Daemon) -> None:
     assert run(bus, MANY) == ""
-    worker = "import os\nfrom sbusd.client import Bus\nwith Bus.connect() as bus:\n"
+    worker = "import os\nfrom sbus import Bus\nwith Bus.connect() as bus:\n"
     worker += "    bus.service('worker/status')(lambda request: {})\n    bus.serve(ready=lambda: print('ready', flush=True))"
     with started(bus, worker.format("'at work'")) as one, started(bus, worker.format("os._exit(0)")) as two:
         assert (line(one), line(two)) == ("ready", "ready")

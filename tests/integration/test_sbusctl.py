@@ -16,8 +16,8 @@ import time
 
 import pytest
 
-from sbusd import __version__
-from sbusd.protocol import controls
+from sbus import __version__
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
@@ -253,8 +253,8 @@ def test_ctrl_c_is_quiet(shell: Shell) -> None:
 
 _SIGNALLED = """
 import signal, sys
-from sbusd.client import Subscription
-from sbusd.ctl.main import main
+from sbus import Subscription
+from sbusctl.main import main
 receive, received = Subscription.receive, []
 def receive_and_end(subscription, timeout):
     if received:

@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
 from tests.support.users import User

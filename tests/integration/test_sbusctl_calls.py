@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon
 from tests.support.shell import TIMEOUT_SECONDS, Shell, ended, running
 from tests.support.users import User

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support import skips
 from tests.support.daemons import Daemon
 from tests.support.shell import Shell
@@ -24,7 +24,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 _PROGRAM = """#!/bin/sh
 if [ "$1" = __complete ] || [ "$1" = completion ]; then
-    exec '{python}' -m sbusd.ctl.main "$@"
+    exec '{python}' -m sbusctl.main "$@"
 fi
 printf '%s\\0' "$@" >'{calls}'
 echo "called" "sbusctl"
@@ -171,7 +171,7 @@ def test_a_quoted_reserved_key_is_completed_in_bash(bus: Daemon, tmp_path: Path)
 
 
 def _reply(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sbusd.ctl.main", "__complete", "zsh", *words]
+    command = [sys.executable, "-m", "sbusctl.main", "__complete", "zsh", *words]
     return subprocess.run(command, env={**os.environ, **env}, capture_output=True, text=True, check=False, timeout=TIMEOUT_SECONDS)
 
 

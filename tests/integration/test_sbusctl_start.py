@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sbusd.ctl.group import module_of
+from sbusctl.group import module_of
 from tests.support.daemons import Daemon
 from tests.support.shell import TIMEOUT_SECONDS, Shell, running
 from tools.stage import Stage
@@ -15,19 +15,19 @@ _NOT_IMPORTED = {
     *("pydantic", "pydantic_core", "annotated_types", "asyncio", "logging", "rich", "pygments", "importlib.metadata", "http", "email"),
     *("pyarrow", "pyroute2", "systemd", "redis", "aiohttp", "zipfile", "decimal", "tomllib"),
     *(
-        "sbusd.client.asyncio.bus",
-        "sbusd.client.rpc.caller_access",
-        "sbusd.client.rpc.service",
-        "sbusd.client.sync.server",
+        "sbus.asyncio.bus",
+        "sbus.rpc.caller_access",
+        "sbus.rpc.service",
+        "sbus.sync.server",
     ),
     *(
-        "sbusd.config",
-        "sbusd.systemd.log_records",
-        "sbusd.archive.record",
-        "sbusd.recorder",
-        "sbusd.relay",
-        "sbusd.report",
-        "sbusd.archive.tables",
+        "sbus_programs.config",
+        "sbus_programs.systemd.log_records",
+        "sbus_archive.record",
+        "sbus_archive.recorder",
+        "sbus_services.relay",
+        "sbus_archive.report",
+        "sbus_archive.tables",
     ),
 }
 
@@ -43,7 +43,7 @@ def shell(stage: Stage, bus: Daemon) -> Shell:
 _MAIN = """
 import atexit, sys
 atexit.register(lambda: print(*sys.modules, file=sys.stderr))
-from sbusd.ctl.main import main
+from sbusctl.main import main
 main()
 """
 
@@ -61,7 +61,7 @@ def _imported(shell: Shell, *arguments: str) -> set[str]:
 def test_a_command_imports_only_what_it_uses(shell: Shell, line: str) -> None:
     with running(shell, "serve", "greet", "--exec", "cat", until="rpc/greet"):
         imported = _imported(shell, *line.split())
-    own = {name for name in imported if name.startswith("sbusd.ctl.commands.")}
+    own = {name for name in imported if name.startswith("sbusctl.commands.")}
     assert module_of(next(word for word in line.split() if word[0] != "-")) in own
     assert len(own) == 1
     assert "typer" in imported
@@ -75,11 +75,11 @@ def test_tables_and_completion_import_only_what_they_use(shell: Shell, line: str
 
 def test_the_help_imports_no_command(shell: Shell) -> None:
     imported = _imported(shell, "--help")
-    assert not {name for name in imported if name.startswith("sbusd.ctl.commands.")}
-    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbusd.config", "sbusd.report"}
+    assert not {name for name in imported if name.startswith("sbusctl.commands.")}
+    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbus_programs.config", "sbus_archive.report"}
 
 
 def test_the_help_of_a_command_imports_no_other(shell: Shell) -> None:
     imported = _imported(shell, "call", "--help")
-    assert {name for name in imported if name.startswith("sbusd.ctl.commands.")} == {"sbusd.ctl.commands.call"}
-    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbusd.config", "sbusd.report"}
+    assert {name for name in imported if name.startswith("sbusctl.commands.")} == {"sbusctl.commands.call"}
+    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbus_programs.config", "sbus_archive.report"}

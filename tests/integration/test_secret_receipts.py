@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from sbusd.client import Bus
-from sbusd.protocol import controls
-from sbusd.protocol.packets import join_batch
+from sbus import Bus
+from sbus.protocol import controls
+from sbus.protocol.packets import join_batch
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import RawClient, error_code, message

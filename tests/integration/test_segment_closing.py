@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.schema import RowKind
-from sbusd.client import Bus, NoRecipient, RemoteError, RemoteRefusal
-from sbusd.recorder.segment_closing import COMMAND
+from sbus_archive.record.schema import RowKind
+from sbus import Bus, NoRecipient, RemoteError, RemoteRefusal
+from sbus_archive.recorder.segment_closing import COMMAND
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for

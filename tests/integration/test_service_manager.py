@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tools.stage import ROOT
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, CallTimeout, NoRecipient, RemoteError, Request
+from sbus import AsyncBus, Bus, CallTimeout, NoRecipient, RemoteError, Request
 from tests.support import skips
 from tests.support.c_programs import Actor, client_program
 from tests.support.daemons import Daemon, StartDaemon

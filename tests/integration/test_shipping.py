@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.index import newer, read_index, write_entry
-from sbusd.archive.record.layout import HOUR_NS, IndexEntry
+from sbus_archive.record.index import newer, read_index, write_entry
+from sbus_archive.record.layout import HOUR_NS, IndexEntry
 from tests.support import skips
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import NOON, message
@@ -52,7 +52,7 @@ class Host:
         config = self.folder / "ship.toml"
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in self.settings.items()))
         return subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "sbusd.shipping.main", "--config", str(config), *options],
+            [sys.executable, "-W", "error", "-m", "sbus_archive.shipping.main", "--config", str(config), *options],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd.signals import ENDING
+from sbus_programs.systemd.signals import ENDING
 from tests.support.daemons import StartDaemon
 from tests.support.forked_programs import StartedProgram, start_program
 from tests.support.journals import JournalFolder
@@ -26,25 +26,25 @@ MOMENTS = tuple(zip((1, 10, 50, 200, 800), itertools.cycle(ENDING)))
 
 NEVER = 1_000_000_000
 
-NEED_A_BUS = {"sbusd.recorder.main", "sbusd.feeds.main"}
+NEED_A_BUS = {"sbus_archive.recorder.main", "sbus_services.feeds.main"}
 """Services that do not become ready without a bus."""
 
-NEEDED = {"sbusd.recorder.main": "pyarrow", "sbusd.shipping.main": "pyarrow", "sbusd.relay.main": "aiohttp"}
+NEEDED = {"sbus_archive.recorder.main": "pyarrow", "sbus_archive.shipping.main": "pyarrow", "sbus_services.relay.main": "aiohttp"}
 """Libraries without which a service does not start."""
 
 
 ARGUMENTS = {
     "sbusd.daemon.main": "-f -a {folder}/bus.socket -C {folder}/sbusd.toml",
-    "sbusd.blob.main": "-C {folder}/blob.toml --listen {folder}/blob.socket",
-    "sbusd.link.main": "-C {folder}/link.toml",
-    "sbusd.metrics.main": "-C {folder}/metrics.toml --listen {folder}/metrics.socket",
-    "sbusd.recorder.main": "-C {folder}/recorder.toml --address {folder}/no.socket",
-    "sbusd.shipping.main": "-C {folder}/ship.toml",
-    "sbusd.store.main": "-C {folder}/store.toml",
-    "sbusd.trigger.main": "-C {folder}/trigger.toml",
-    "sbusd.relay.main": "-C {folder}/relay.toml",
-    "sbusd.web.main": "--address {folder}/no.socket --listen 127.0.0.1:0 --url-file {folder}/url",
-    "sbusd.feeds.main": "journal --address {folder}/no.socket --public --directory {folder}/journal",
+    "sbus_services.blob.main": "-C {folder}/blob.toml --listen {folder}/blob.socket",
+    "sbus_services.link.main": "-C {folder}/link.toml",
+    "sbus_services.metrics.main": "-C {folder}/metrics.toml --listen {folder}/metrics.socket",
+    "sbus_archive.recorder.main": "-C {folder}/recorder.toml --address {folder}/no.socket",
+    "sbus_archive.shipping.main": "-C {folder}/ship.toml",
+    "sbus_services.store.main": "-C {folder}/store.toml",
+    "sbus_services.trigger.main": "-C {folder}/trigger.toml",
+    "sbus_services.relay.main": "-C {folder}/relay.toml",
+    "sbus_services.web.main": "--address {folder}/no.socket --listen 127.0.0.1:0 --url-file {folder}/url",
+    "sbus_services.feeds.main": "journal --address {folder}/no.socket --public --directory {folder}/journal",
 }
 """The services. Of the feeds one, because all start in the same way."""
 
@@ -67,7 +67,7 @@ def command_of(module: str, folder: Path, address: str) -> list[str]:
     (folder / "archive" / "index").mkdir(parents=True)
     for name, text in FILES.items():
         (folder / name).write_text(text.replace("{folder}", str(folder)))
-    if module == "sbusd.feeds.main":
+    if module == "sbus_services.feeds.main":
         JournalFolder(folder / "journal").add("before")
     return [module, *ARGUMENTS[module].replace("{folder}/no.socket", address).replace("{folder}", str(folder)).split()]
 

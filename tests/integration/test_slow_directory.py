@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support import skips
 from tests.support.daemons import StartDaemon
 from tests.support.directories import slow_directory

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.program import COMMAND, Program, environment
 from tests.support.users import FIRST
 from tests.support.wire import RawClient

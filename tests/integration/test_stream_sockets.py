@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import MAX_PACKET_BYTES, join_batch
+from sbus.protocol import controls
+from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.frames import FrameEnd, StreamClient, frame

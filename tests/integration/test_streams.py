@@ -10,8 +10,8 @@ from contextlib import aclosing
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, PeerDisconnected, Request
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import AsyncBus, Bus, PeerDisconnected, Request
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.daemons import Daemon
 from tests.support.service_processes import running_service
 from tests.support.users import User

@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from sbusd.archive.files import TablesError
-from sbusd.archive.storage import store as store_module
-from sbusd.archive.storage.location import ArchivePath, RemotePath, table_uri
-from sbusd.archive.tables.delta import storage_options
-from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import RELAY, USERS
-from sbusd.archive.tables.storage import open_published, read_tables
+from sbus_archive.files import TablesError
+from sbus_archive.storage import store as store_module
+from sbus_archive.storage.location import ArchivePath, RemotePath, table_uri
+from sbus_archive.tables.delta import storage_options
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import RELAY, USERS
+from sbus_archive.tables.storage import open_published, read_tables
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer, environment, without_retries
 from tests.support.published_tables import publish_record_at
 from tests.support.records import message
@@ -38,8 +38,8 @@ _VERSIONS = 10
 
 _WRITER = """
 import sys
-from sbusd.archive.tables import delta
-from sbusd.archive.storage.location import parse_tables_location
+from sbus_archive.tables import delta
+from sbus_archive.storage.location import parse_tables_location
 from tests.support.table_versions import publish_version
 
 delta.COMMITS = 4
@@ -53,9 +53,9 @@ for number in range(first, last):
 _RIVALS = """
 import sys
 from deltalake import DeltaTable
-from sbusd.archive.files import TablesError
-from sbusd.archive.storage.location import parse_tables_location
-from sbusd.archive.tables.schema import USERS
+from sbus_archive.files import TablesError
+from sbus_archive.storage.location import parse_tables_location
+from sbus_archive.tables.schema import USERS
 from tests.support.table_versions import HOUR, open_writer, publish_version, replace_version
 
 def replace(writer, number):
@@ -201,7 +201,7 @@ def test_an_earlier_version_can_be_read_for_a_day(location: ArchivePath) -> None
 def test_a_report_is_made_of_tables_in_an_object_store(store: ObjectServer, tmp_path: Path) -> None:
     location = f"s3://{BUCKET}/{tmp_path.name}"
     publish_record_at(RemotePath("s3", BUCKET, tmp_path.name), tmp_path, {"alpha": [message(1)]})
-    command = [sys.executable, "-m", "sbusd.ctl.main", "report", "--tables"]
+    command = [sys.executable, "-m", "sbusctl.main", "report", "--tables"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*command, location], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, without_retries(done.stderr)) == (0, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.trigger_programs import TriggerProgram
@@ -232,5 +232,5 @@ def test_a_check_names_rules_whose_keys_every_user_may_publish_to(
 def check(rules: Path) -> subprocess.CompletedProcess[str]:
     """Let the program check a configuration."""
     return subprocess.run(
-        [sys.executable, "-m", "sbusd.trigger.main", "--check", "-C", str(rules)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-m", "sbus_services.trigger.main", "--check", "-C", str(rules)], capture_output=True, text=True, check=False, cwd=ROOT
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.store_programs import ENV, StoreProgram
@@ -42,7 +42,7 @@ class Feed:
 
     def __init__(self, devices: DeviceNamespace, bus: str, *options: str) -> None:
         words = ["sbus-feed", "udev", "--address", bus, *options]
-        code = f"import sys; sys.argv = {words!r}; from sbusd.feeds.main import main; main()"
+        code = f"import sys; sys.argv = {words!r}; from sbus_services.feeds.main import main; main()"
         command = [*devices.entering(), sys.executable, "-W", "error", "-c", code]
         self.process = subprocess.Popen(command, env=ENV, cwd="/", stderr=subprocess.PIPE, text=True)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Gap, Message
-from sbusd.client.rpc.caller_access import Allow
-from sbusd.protocol import controls
-from sbusd.protocol.packets import join_batch
-from sbusd.protocol.vouching import vouched_packet
+from sbus import Bus, Gap, Message
+from sbus.rpc.caller_access import Allow
+from sbus.protocol import controls
+from sbus.protocol.packets import join_batch
+from sbus.protocol.vouching import vouched_packet
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND, User

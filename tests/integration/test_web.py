@@ -16,7 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sbusd.web.logins import MAX_FAILURES
+from sbus_services.web.logins import MAX_FAILURES
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.users import User
@@ -35,7 +35,7 @@ def gateway(bus: Daemon, tmp_path: Path) -> Iterator[Gateway]:
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sbusd.web.main", *options]
+    command = [sys.executable, "-m", "sbus_services.web.main", *options]
     return subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -282,7 +282,7 @@ def test_ipv6_and_a_fixed_port(bus: Daemon, tmp_path: Path) -> None:
 
 def test_a_link_in_a_file_is_for_its_owner_alone(bus: Daemon, tmp_path: Path) -> None:
     file = tmp_path / "url"
-    command = [sys.executable, "-m", "sbusd.web.main", "--address", bus.path, "--url-file", str(file)]
+    command = [sys.executable, "-m", "sbus_services.web.main", "--address", bus.path, "--url-file", str(file)]
     with subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             wait_for(file.exists, "the file with the link")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.browser import Chromium, Page
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.shared_bus import SharedBus

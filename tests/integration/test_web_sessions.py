@@ -15,8 +15,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from sbusd.client import Bus, Message
-from sbusd.web.frames import MAX_FRAME_BYTES
+from sbus import Bus, Message
+from sbus_services.web.frames import MAX_FRAME_BYTES
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for
 from tests.support.shared_bus import SharedBus

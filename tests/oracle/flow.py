@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import UNREAD_BYTES, Sight, SoftMode
 from tests.oracle.connection import Connection, Hold
 from tests.oracle.fairness import SECOND

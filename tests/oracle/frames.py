@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sbusd.protocol.packets import LENGTH_BYTES
+from sbus.protocol.packets import LENGTH_BYTES
 from tests.oracle.entries import Entry
 from tests.oracle.link import Outcome
 from tests.oracle.pools import Payer

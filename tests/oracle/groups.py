@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from sbusd.dataplane.contract import waiting_bytes
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.memberships import split_stored
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.memberships import split_stored
 from tests.oracle.connection import Connection
 from tests.oracle.pools import Payer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
-from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
+from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
 from tests.oracle.entries import Entry, Packet
 from tests.oracle.fair_lines import FairLines
 from tests.oracle.link import Link, Outcome

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 
-from sbusd.protocol.direct_messages import parse_direct
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.packets import BATCH_HEAD, LENGTH_BYTES, parse_batch
-from sbusd.protocol.vouching import parse_vouched
+from sbus.protocol.direct_messages import parse_direct
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, parse_batch
+from sbus.protocol.vouching import parse_vouched
 from tests.oracle.connection import READ_PACKETS, Connection
 from tests.oracle.flow import FlowControl
 from tests.oracle.link import Received, Stream

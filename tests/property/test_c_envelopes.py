@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbusd.protocol.envelope import Envelope, parse_envelope
-from sbusd.protocol.errors import ProtocolError
+from sbus.protocol.envelope import Envelope, parse_envelope
+from sbus.protocol.errors import ProtocolError
 from tests.support.c_programs import Parser, client_program
 
 pytestmark = pytest.mark.slow

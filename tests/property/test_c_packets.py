@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbusd.protocol import controls
-from sbusd.protocol.credentials import parse_sender
-from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.packets import (
+from sbus.protocol import controls
+from sbus.protocol.credentials import parse_sender
+from sbus.protocol.errors import ProtocolError
+from sbus.protocol.packets import (
     MAX_PACKET_BYTES,
     Control,
     Packet,

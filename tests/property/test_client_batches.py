@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbusd.client.errors import ProtocolError
-from sbusd.client.inbox import Bounds, Inbox, Overflow
-from sbusd.client.items import Item
-from sbusd.client.outgoing import POSTED_BYTES, Outgoing
-from sbusd.client.session import Session
-from sbusd.client.statistics import Statistics
-from sbusd.protocol.packets import is_batch, join_batch, parse_batch
+from sbus.errors import ProtocolError
+from sbus.inbox import Bounds, Inbox, Overflow
+from sbus.items import Item
+from sbus.outgoing import POSTED_BYTES, Outgoing
+from sbus.session import Session
+from sbus.statistics import Statistics
+from sbus.protocol.packets import is_batch, join_batch, parse_batch
 
 KEYS = st.sampled_from([b"a", b"b", b"c/d"])
 

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from sbusd.ctl.application import application
-from sbusd.ctl.command_line import read_call
-from sbusd.ctl.group import command_function, module_of
-from sbusd.ctl.settings import settings_of, with_json_flag
+from sbusctl.application import application
+from sbusctl.command_line import read_call
+from sbusctl.group import command_function, module_of
+from sbusctl.settings import settings_of, with_json_flag
 
 _NAMES = ("whoami", "pub", "sub", "call", "ping", "members", "store put", "store purge", "store last", "link sync", "blob list")
 _WORDS = st.sampled_from([

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import Order
 from tests.support.switch_harness import SwitchHarness
 from tests.support.wire import message

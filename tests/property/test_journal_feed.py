@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbusd.feeds.journal.checked_publisher import Batch
-from sbusd.feeds.journal.entry import Cursor, CursorFile, JournalEntry
-from sbusd.feeds.journal.feed import JournalFeed, StartPosition
+from sbus_services.feeds.journal.checked_publisher import Batch
+from sbus_services.feeds.journal.entry import Cursor, CursorFile, JournalEntry
+from sbus_services.feeds.journal.feed import JournalFeed, StartPosition
 from tests.support.examples import examples
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sbusd.link.rules import Export, Import, Rules
+from sbus_services.link.rules import Export, Import, Rules
 from tests.support.link_hosts import Host, World
 
 HOSTS = 120

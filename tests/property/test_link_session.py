@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbusd.link.rules import Export, Import, Rules
+from sbus_services.link.rules import Export, Import, Rules
 from tests.support.examples import examples
 from tests.support.link_history import History
 from tests.support.link_hosts import World

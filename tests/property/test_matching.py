@@ -7,7 +7,7 @@ import re
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from sbusd.protocol.keys import KeySpace, pattern_matches
+from sbus.protocol.keys import KeySpace, pattern_matches
 
 TOKENS = [b"a", b"ab", b"b", b"*", b"/", b".", b"!", b"!/cred/", b"cred", b"1", b"\n", b"\xff"]
 """Few, so that patterns and keys often meet."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.link.network import nats_protocol as protocol
-from sbusd.link.network.nats_protocol import Delivery, Event, Info, InvalidBytesError, NatsParser, Ping, Pong, ServerError
+from sbus_services.link.network import nats_protocol as protocol
+from sbus_services.link.network.nats_protocol import Delivery, Event, Info, InvalidBytesError, NatsParser, Ping, Pong, ServerError
 
 INFO = b'INFO {"max_payload": 100}\r\n'
 _WORDS = st.text("abcdefgh .:", min_size=1).filter(lambda text: text.strip() == text)

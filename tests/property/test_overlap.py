@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbusd.protocol.keys import KeySpace, Reach
+from sbus.protocol.keys import KeySpace, Reach
 from tests.support.examples import examples
 
 KEYSPACES = (KeySpace(), KeySpace(b"."), KeySpace(prefix=b"!/cred/1/2/3"))

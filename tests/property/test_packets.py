@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import (
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import (
     Control,
     Packet,
     Publish,

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbusd.protocol.keys import covers, intersection, pattern_matches
-from sbusd.protocol.pattern_index import PatternIndex
+from sbus.protocol.keys import covers, intersection, pattern_matches
+from sbus.protocol.pattern_index import PatternIndex
 from tests.support.examples import examples
 
 SEGMENTS = ["", "a", "ab", "b", "!", "*", "a*", "ab*", "a*b", "**", "cred", "\\", "\xff", "abcdefgh", "abcdefgh*", "abcdefgx"]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from sbusd.broker.access import AccessRules
 from sbusd.broker.policy import Policy
-from sbusd.config.rules import PolicyRule
+from sbus_programs.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import KeySpace, Reach
-from sbusd.protocol.packets import error_packet
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.keys import KeySpace, Reach
+from sbus.protocol.packets import error_packet
 from tests.support.examples import examples
 from tests.support.switch_harness import SwitchHarness, refused
 

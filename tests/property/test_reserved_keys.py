@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from sbusd.broker.access import AccessRules
 from sbusd.dataplane.switch import Router
-from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import KeySpace
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.keys import KeySpace
 
 ALPHABETS = {
     "symbols": [b"!", b"/", b"*", b"cred", b"1", b"a"],

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Router
-from sbusd.protocol.keys import KeySpace
+from sbus.protocol.keys import KeySpace
 from tests.support.examples import examples
 
 TOKENS = [b"!", b"/", b"*", b"cred", b"1", b"a", b"ab", b".", b"!/cred/", b"1/"]

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
-from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NOWHERE, EngineError, JobState, NewMessage, PutResult, Sender, Worker
-from sbusd.store.engine.schema import MESSAGE_BYTES
+from sbus_programs.config.store import QueueSettings, StoreLimits, StoreSettings, StreamSettings
+from sbus_services.store.engine.engine import Engine
+from sbus_services.store.engine.messages import NOWHERE, EngineError, JobState, NewMessage, PutResult, Sender, Worker
+from sbus_services.store.engine.schema import MESSAGE_BYTES
 from tests.support.examples import examples
 from tests.support.store_clocks import OneClock
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.store import StoreLimits, StoreSettings, StreamSettings
-from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NOWHERE, EngineError, NewMessage, PutResult, Sender
+from sbus_programs.config.store import StoreLimits, StoreSettings, StreamSettings
+from sbus_services.store.engine.engine import Engine
+from sbus_services.store.engine.messages import NOWHERE, EngineError, NewMessage, PutResult, Sender
 from tests.support.examples import examples
 from tests.support.store_clocks import OneClock
 from tests.support.store_model import StreamModel

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
-from sbusd.config.settings import LimitSettings
+from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import Sight
 from tests.oracle.kernel import SocketModel
 from tests.property.test_switches import IGNORED, by_connection, timeless

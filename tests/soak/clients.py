@@ -7,8 +7,8 @@ import socket
 from collections import Counter, deque
 from collections.abc import Callable
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES, MAX_PACKET_BYTES, is_batch, join_batch, parse_batch
+from sbus.protocol import controls
+from sbus.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES, MAX_PACKET_BYTES, is_batch, join_batch, parse_batch
 from tests.soak.accounts import TOPIC_HEAD, Account, SentCounts, SoakError, Stream
 
 TOPICS = 8

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.soak.accounts import SentCounts, SoakError
 from tests.soak.clients import Connect, MisbehavingClient, Publisher, SoakClient, Subscriber
 from tests.support.daemons import Daemon

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.authority import Authority
 from tests.support.blob_programs import BlobProgram
 from tests.support.link_programs import PROGRAM, LinkProgram

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sbusd.protocol.blobs import F_ADD_SEALS, SEALS
+from sbus.protocol.blobs import F_ADD_SEALS, SEALS
 from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
 from tests.support.service_programs import ServiceProgram
@@ -55,7 +55,7 @@ class BlobProgram(ServiceProgram):
             prefix = ["env", *prefix]  # such as the path of a library to load before others
         with self._log.open("ab") as log:
             self.process = start_program(
-                "sbusd.blob.main",
+                "sbus_services.blob.main",
                 *arguments,
                 prefix=prefix,
                 env=self._env,

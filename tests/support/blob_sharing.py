@@ -15,8 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
-from sbusd.client import BlobMessage, Bus
-from sbusd.protocol.blobs import F_ADD_SEALS, SEALS
+from sbus import BlobMessage, Bus
+from sbus.protocol.blobs import F_ADD_SEALS, SEALS
 from tests.support.users import FIRST, User
 
 READER_UID = 61_200

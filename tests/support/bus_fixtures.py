@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.broker.access import BusOwnership
-from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.protocol.keys import KeySpace
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbus.protocol.keys import KeySpace
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 

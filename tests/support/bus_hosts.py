@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 
-from sbusd.client import Bus, Message, Request, ServiceError
+from sbus import Bus, Message, Request, ServiceError
 from tests.support.daemons import Daemon
 from tests.support.relays import Host
 

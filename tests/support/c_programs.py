@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.protocol.packets import LENGTH_BYTES
+from sbus.protocol.packets import LENGTH_BYTES
 from tools.packages import cache
 from tools.stage import ROOT
 

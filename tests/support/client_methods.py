@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sbusd.client import AsyncBus, Bus, Cancellation
-from sbusd.client.asyncio.store import AsyncJob, AsyncStore
-from sbusd.client.asyncio.stored_streams import AsyncRemoteStore
-from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription
-from sbusd.client.store.items import Lease, StoredMessage
-from sbusd.client.sync.store import Job, Store
-from sbusd.client.sync.stored_streams import RemoteStore
-from sbusd.client.sync.streams import Presence, Subscription, Tap
+from sbus import AsyncBus, Bus, Cancellation
+from sbus.asyncio.store import AsyncJob, AsyncStore
+from sbus.asyncio.stored_streams import AsyncRemoteStore
+from sbus.asyncio.streams import AsyncPresence, AsyncSubscription
+from sbus.store.items import Lease, StoredMessage
+from sbus.sync.store import Job, Store
+from sbus.sync.stored_streams import RemoteStore
+from sbus.sync.streams import Presence, Subscription, Tap
 
 REQUIRED: dict[str, Any] = {
     "key": "k/1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.wall_clock import Clocks, WallClock
+from sbus_programs.wall_clock import Clocks, WallClock
 
 
 def fixed_date(date: int) -> WallClock:

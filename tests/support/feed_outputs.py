@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sbusd.feeds.dbus.bus_output import BusOutput
-from sbusd.feeds.netlink.entries import Attributes
+from sbus_services.feeds.dbus.bus_output import BusOutput
+from sbus_services.feeds.netlink.entries import Attributes
 
 WAIT_SECONDS = 60.0
 """When a test that waits fails, on a machine however slow."""

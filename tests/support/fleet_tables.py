@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.layout import HOUR_NS, IndexEntry
-from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.schema import TABLES, bucket_of
-from sbusd.archive.tables.storage import TableSnapshot
+from sbus_archive.record.layout import HOUR_NS, IndexEntry
+from sbus_archive.tables.hours import Hour, Manifest
+from sbus_archive.tables.schema import TABLES, bucket_of
+from sbus_archive.tables.storage import TableSnapshot
 from tests.support.records import NOON
 
 _KEYS = ("sensor/temp", "sensor/wind", "journal/web.service", "rpc/echo", "rpc/store", "udev/block", "app/state", "link/state", None)

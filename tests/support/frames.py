@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from sbusd.protocol.packets import LENGTH_BYTES
+from sbus.protocol.packets import LENGTH_BYTES
 from tests.support.wire import RawClient
 
 LENGTH = struct.Struct("<I")

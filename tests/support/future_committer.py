@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from sbusd.store.engine.committer import Committer
-from sbusd.store.engine.engine import Engine
+from sbus_services.store.engine.committer import Committer
+from sbus_services.store.engine.engine import Engine
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from sbusd.ctl.group import COMMANDS
+from sbusctl.group import COMMANDS
 from tools.stage import ROOT
 
 _VERBS = "start|stop|restart|enable|disable|unmask|reset-failed|status|reload|try-reload-or-restart"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sbusd.relay.http.credentials import signed_headers
+from sbus_services.relay.http.credentials import signed_headers
 from tests.support.relays import Host, request
 
 TWIN, PEER, OTHER = 1001, 1002, 1003

@@ -12,9 +12,9 @@ from typing import Protocol, cast
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.config.settings import DaemonSettings
-from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.log_records import Record
+from sbus_programs.config.settings import DaemonSettings
+from sbus.protocol.credentials import Credentials
+from sbus_programs.systemd.log_records import Record
 from tests.support.switch_harness import run_until_idle
 from tests.support.wire import RawClient
 

@@ -1,6 +1,6 @@
 """Runs sbus-store so that it can be killed between a commit and the publication of what it has committed.
 
-``killed_store.py ORDER PYTHON -m sbusd.store.main ...``: if the file ORDER exists, the program is killed before it publishes a message
+``killed_store.py ORDER PYTHON -m sbus_services.store.main ...``: if the file ORDER exists, the program is killed before it publishes a message
 whose packet has the bytes in ORDER, which is removed then.
 """
 
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from sbusd.store.bus_connections import ServingBus
+from sbus_services.store.bus_connections import ServingBus
 from tools.stage import ROOT
 
 
@@ -34,7 +34,7 @@ def main() -> None:
 
     sys.argv = ["sbus-store", *sys.argv[5:]]
     with mock.patch.object(ServingBus, "send", killing_send):
-        runpy.run_module("sbusd.store.main", run_name="__main__")
+        runpy.run_module("sbus_services.store.main", run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from sbusd.protocol.keys import pattern_matches
+from sbus.protocol.keys import pattern_matches
 from tests.support.link_bodies import SENDER
 from tests.support.link_hosts import Client, Host, World
 

@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from pyroute2 import netns
 
-from sbusd.link.network.counters import NetworkCounters
-from sbusd.link.ports import Network, NetworkEvents
+from sbus_services.link.network.counters import NetworkCounters
+from sbus_services.link.ports import Network, NetworkEvents
 
 TIMEOUT_SECONDS = 120.0
 """When an event that has not come is a failure."""

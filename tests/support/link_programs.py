@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
 from tests.support.service_programs import ServiceProgram
@@ -16,7 +16,7 @@ from tools.stage import ROOT
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
 
-PROGRAM = ("sbusd.link.main",)
+PROGRAM = ("sbus_services.link.main",)
 
 
 class LinkProgram(ServiceProgram):

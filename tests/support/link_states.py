@@ -7,8 +7,8 @@ import random
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sbusd.link.counters import HostCounters, LinkCounters
-from sbusd.link.network.counters import NetworkCounters, NetworkState
+from sbus_services.link.counters import HostCounters, LinkCounters
+from sbus_services.link.network.counters import NetworkCounters, NetworkState
 
 _TRUSTED: dict[str, Any] = {"uid": 0, "unit": None}
 SENDERS: tuple[dict[str, Any], ...] = (

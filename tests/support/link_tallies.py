@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Row
 
 _MINUTE_NS = 60 * 10**9
 _END_NS = HOUR_NS + 600 * 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from sbusd.protocol.packets import BATCH_HEAD
+from sbus.protocol.packets import BATCH_HEAD
 
 FAULTS = (b"\1", b"\0\0\0\0", b"\5\0\0\0MSG", b"\xff\xff\xff\xff", struct.pack("<I", 18) + b"CMSG !/batch\0" + bytes(5))
 """Malformed packets of a batch: a truncated length, length 0, a length beyond the end, a nested batch."""

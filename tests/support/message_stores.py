@@ -8,11 +8,11 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from sbusd.config.relay import RelaySettings
-from sbusd.relay.message_model import RelayMessage
-from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisClient
-from sbusd.relay.redis.store import MessageStore, OutgoingRequest
+from sbus_programs.config.relay import RelaySettings
+from sbus_services.relay.message_model import RelayMessage
+from sbus_services.relay.redis import names
+from sbus_services.relay.redis.client import RedisClient
+from sbus_services.relay.redis.store import MessageStore, OutgoingRequest
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer
 

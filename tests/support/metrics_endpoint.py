@@ -75,7 +75,7 @@ class Endpoint:
         self.config.write_text(f'bus = "{bus}"\n{text}')
         self._log = folder / "metrics.log"
         self._python = sys.executable if user is None or stage is None else stage.python
-        self._words = ("sbusd.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address)
+        self._words = ("sbus_services.metrics.main", "-C", str(self.config), "--listen", self.path, "--listen", self.address)
         self._prefix = ["env"] if env else []
         plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8", **(env or {})}
         self._env = plain if user is None or stage is None else stage.env

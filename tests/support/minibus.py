@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbusd.protocol import controls
-from sbusd.protocol.direct_messages import parse_direct
-from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, error_packet, is_batch, parse_batch, parse_packet
+from sbus.protocol import controls
+from sbus.protocol.direct_messages import parse_direct
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, error_packet, is_batch, parse_batch, parse_packet
 
 WAIT_SECONDS = 20.0
 """The timeout of every wait; a test that passes takes far less."""

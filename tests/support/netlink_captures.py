@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sbusd.feeds.netlink.notices import Notice, parse_notices
+from sbus_services.feeds.netlink.notices import Notice, parse_notices
 
 _FOLDER = Path(__file__).parents[1] / "unit" / "feeds" / "data"
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sbusd.archive.storage.location import RemotePath
-from sbusd.archive.storage.objects import ObjectClient, ObjectStore, connect
+from sbus_archive.storage.location import RemotePath
+from sbus_archive.storage.objects import ObjectClient, ObjectStore, connect
 
 BUCKET = "records"
 SECRET = "s3cr3t-of-the-test"

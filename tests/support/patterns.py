@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.protocol.pattern_index import PatternIndex
+from sbus.protocol.pattern_index import PatternIndex
 
 
 def branches(index: PatternIndex, key: bytes) -> int:

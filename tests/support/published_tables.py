@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from sbusd.archive.record.layout import IndexEntry
-from sbusd.archive.record.schema import Row
-from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.storage.store import store_of
-from sbusd.archive.tables.data_files import write_rows
-from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import TABLES, Table
+from sbus_archive.record.layout import IndexEntry
+from sbus_archive.record.schema import Row
+from sbus_archive.storage.location import ArchivePath
+from sbus_archive.storage.store import store_of
+from sbus_archive.tables.data_files import write_rows
+from sbus_archive.tables.hours import Hour, Manifest
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import TABLES, Table
 from tests.support.tallies import tables_of
 from tests.support.traffic import deliver
 

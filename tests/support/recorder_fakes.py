@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.archive.record.schema import Row, rows_of
-from sbusd.archive.record.segments import RecordReader
-from sbusd.recorder.recording import Clocks
-from sbusd.systemd.log_records import Fact, LogMessage
+from sbus_archive.record.schema import Row, rows_of
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.recorder.recording import Clocks
+from sbus_programs.systemd.log_records import Fact, LogMessage
 from tests.support.records import NOON
 
 

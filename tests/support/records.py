@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Role, Row, RowKind, key_text
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Role, Row, RowKind, key_text
 
 NOON = 1_795_176_000 * 10**9
 """2026-11-20 12:00 UTC, in nanoseconds."""

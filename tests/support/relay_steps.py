@@ -15,10 +15,10 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from sbusd.config.relay import PeerSettings, RelaySettings
-from sbusd.relay.redis import names as queues
-from sbusd.relay.service import Relay
-from sbusd.systemd.log_records import LimitedLog
+from sbus_programs.config.relay import PeerSettings, RelaySettings
+from sbus_services.relay.redis import names as queues
+from sbus_services.relay.service import Relay
+from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer, answer_to, data_of, free_address, request, shared_key
 

@@ -167,10 +167,10 @@ class RelayProgram:
 
     def _start(self, stderr: int, more: Mapping[str, str]) -> StartedProgram:
         """Start the process with *more* in its environment."""
-        module, options, arguments = "sbusd.relay.main", ("-W", "error"), ("-C", str(self.file), *self._options)
+        module, options, arguments = "sbus_services.relay.main", ("-W", "error"), ("-C", str(self.file), *self._options)
         if self._user is None:
             env = {**ENV, **more}
-            later = ("sbusd.relay.sender", "sbusd.relay.service")
+            later = ("sbus_services.relay.sender", "sbus_services.relay.service")
             return start_program(
                 module, *arguments, env=env, stdout=stderr, stderr=stderr, options=options, prefix=self._netns, imports=later
             )

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from sbusd.link.network.streams import Writable
-from sbusd.link.rules import Rules
-from sbusd.link.service import Link, RunningNetwork
+from sbus_services.link.network.streams import Writable
+from sbus_services.link.rules import Rules
+from sbus_services.link.service import Link, RunningNetwork
 
 TIMEOUT_SECONDS = 120.0
 

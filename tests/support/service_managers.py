@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from dbus_fast import Variant
 
-from sbusd.feeds.dbus.systemd import JOB_PATHS, UNIT_INTERFACE, has_result, path_of_unit, type_interface, unit_of_path
+from sbus_services.feeds.dbus.systemd import JOB_PATHS, UNIT_INTERFACE, has_result, path_of_unit, type_interface, unit_of_path
 from tests.support.dbus_services import DBusService, Reply
 
 Result = TypeVar("Result")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sbusd.client import Allow, Bus, Request, Twins
-from sbusd.protocol.memberships import SERVICE_GROUP
+from sbus import Allow, Bus, Request, Twins
+from sbus.protocol.memberships import SERVICE_GROUP
 from tests.support.users import User
 
 

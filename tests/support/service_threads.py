@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sbusd.client import Allow, Bus, Request, SbusError
-from sbusd.client.statistics import Statistics
-from sbusd.protocol.memberships import SERVICE_GROUP
+from sbus import Allow, Bus, Request, SbusError
+from sbus.statistics import Statistics
+from sbus.protocol.memberships import SERVICE_GROUP
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
 Handler = Callable[[Request], Any]

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from sbusd.protocol import controls
+from sbus.protocol import controls
 from tests.support.daemons import READY_SECONDS, Daemon, start_daemon
 from tests.support.wire import RawClient
 from tools.stage import Stage, open_folder

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from sbusd.client import Bus
-from sbusd.protocol import controls
+from sbus import Bus
+from sbus.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.users import User, command_as
 from tools.stage import Stage

@@ -26,9 +26,9 @@ def tables_through_an_object_store(folder: Path) -> dict[str, Lines]:
     with ObjectServer(folder) as server:
         env = {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, "PYSPARK_SUBMIT_ARGS": INTERPRETED}
         env |= store_environment(server.port)
-        ship = [sys.executable, "-m", "sbusd.shipping.main", "--config", str(config), "--once"]
+        ship = [sys.executable, "-m", "sbus_archive.shipping.main", "--config", str(config), "--once"]
         tables = ["--archive", settings["destination"], "--tables", str(folder / "remote")]
-        for words in (ship, [sys.executable, "-m", "sbusd.pipeline", *tables]):
+        for words in (ship, [sys.executable, "-m", "sbus_archive.pipeline", *tables]):
             done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder)
             assert done.returncode == 0, done.stderr
     return published(folder / "remote")

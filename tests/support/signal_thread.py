@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 
-from sbusd.systemd.signals import ENDING
+from sbus_programs.systemd.signals import ENDING
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Role, Row, RowKind
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Role, Row, RowKind
 from tests.support.records import NOON
 
 HOT_KEY = "hot/key"

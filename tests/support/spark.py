@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.tables.schema import TABLES
-from sbusd.archive.tables.storage import read_tables
+from sbus_archive.storage.location import ArchivePath
+from sbus_archive.tables.schema import TABLES
+from sbus_archive.tables.storage import read_tables
 from tests.support.skips import require
 from tests.support.tallies import Lines, in_order
 from tests.support.traffic import GrowingRecord, deliver
@@ -24,7 +24,7 @@ from tools.packages.cache import cache_folder, kept
 from tools.stage import ROOT
 
 if TYPE_CHECKING:
-    from sbusd.archive.tables.hours import Manifest
+    from sbus_archive.tables.hours import Manifest
 
 _SECONDS = 600
 _CLASSES = "java-classes"
@@ -74,7 +74,7 @@ def _write_classes(folder: Path) -> None:
     own = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
     options = f"{SHORT_JAVA} -Xlog:disable -XX:ArchiveClassesAtExit={folder / 'spark.jsa'}"
     env = {**own, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": options, "PYSPARK_SUBMIT_ARGS": INTERPRETED}
-    command = [sys.executable, "-m", "sbusd.pipeline", "--archive", str(archive), "--tables", str(tables)]
+    command = [sys.executable, "-m", "sbus_archive.pipeline", "--archive", str(archive), "--tables", str(tables)]
     # Java has the pipe too, so this returns when it has ended.
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder)
     assert done.returncode == 0, done.stderr

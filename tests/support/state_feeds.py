@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from sbusd.feeds.dbus.changes import ChangeTable
-from sbusd.feeds.dbus.connection import cancel
-from sbusd.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
+from sbus_services.feeds.dbus.changes import ChangeTable
+from sbus_services.feeds.dbus.connection import cancel
+from sbus_services.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
 from tests.support.dbus_services import DBusDaemon, DBusService
 from tests.support.feed_outputs import WAIT_SECONDS, RecordingOutput
 

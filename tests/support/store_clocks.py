@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbusd.store.engine.clocks import KeptClock
+from sbus_services.store.engine.clocks import KeptClock
 
 
 class OneClock:

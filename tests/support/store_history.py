@@ -12,8 +12,8 @@ from collections.abc import Callable
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from sbusd.client import Bus, Message, SbusError, TimedOut
-from sbusd.client.sync.streams import Subscription
+from sbus import Bus, Message, SbusError, TimedOut
+from sbus.sync.streams import Subscription
 from tests.support.store_programs import StoreCaller
 
 KEYS = 3

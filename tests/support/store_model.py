@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sbusd.config.store import StreamSettings
-from sbusd.protocol.keys import intersection, pattern_matches
-from sbusd.store.engine.messages import Gap, NewMessage, PutResult, Stored
-from sbusd.store.engine.put_ids import WINDOW_MS
-from sbusd.store.engine.reading import REMOVED
-from sbusd.store.engine.schema import MESSAGE_BYTES
+from sbus_programs.config.store import StreamSettings
+from sbus.protocol.keys import intersection, pattern_matches
+from sbus_services.store.engine.messages import Gap, NewMessage, PutResult, Stored
+from sbus_services.store.engine.put_ids import WINDOW_MS
+from sbus_services.store.engine.reading import REMOVED
+from sbus_services.store.engine.schema import MESSAGE_BYTES
 
 Item = Stored | Gap
 

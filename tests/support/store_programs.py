@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sbusd.client import Bus, RemoteError, SbusError
-from sbusd.protocol.framed_data import framed_data, message_frame, parse_framed_data, split_message
+from sbus import Bus, RemoteError, SbusError
+from sbus.protocol.framed_data import framed_data, message_frame, parse_framed_data, split_message
 from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
 from tests.support.service_programs import ServiceProgram
@@ -50,7 +50,7 @@ class StoreProgram(ServiceProgram):
         """Start the process, and wait until it serves."""
         with self._log.open("ab") as log:
             self.process = start_program(
-                "sbusd.store.main", "-C", str(self.config), prefix=self._prefix, env=ENV, stdout=log.fileno(), stderr=log.fileno()
+                "sbus_services.store.main", "-C", str(self.config), prefix=self._prefix, env=ENV, stdout=log.fileno(), stderr=log.fileno()
             )
         if waits:
             self.wait_ready()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sbusd.archive.storage.location import ArchivePath
-from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.archive.tables.publication import TableWriter
-from sbusd.archive.tables.schema import RELAY, USERS, Table
-from sbusd.archive.tables.storage import read_tables
+from sbus_archive.storage.location import ArchivePath
+from sbus_archive.tables.hours import Hour, Manifest
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import RELAY, USERS, Table
+from sbus_archive.tables.storage import read_tables
 from tests.support.published_tables import replace_rows
 
 HOUR = Hour("2026-11-20", 7)

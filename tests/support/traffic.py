@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.archive.record.layout import HOUR_NS, IndexEntry
-from sbusd.archive.record.schema import Role, Row, RowKind, batch_of
-from sbusd.archive.record.segments import write_segments
+from sbus_archive.record.layout import HOUR_NS, IndexEntry
+from sbus_archive.record.schema import Role, Row, RowKind, batch_of
+from sbus_archive.record.segments import write_segments
 from tests.support.link_states import SENDERS, LinkHistory
 from tests.support.records import NOON
 

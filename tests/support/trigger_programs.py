@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 from tests.support.forked_programs import start_program
 from tests.support.relays import wait_for
 from tests.support.service_programs import ServiceProgram
@@ -67,7 +67,7 @@ class TriggerProgram(ServiceProgram):
         """Start the process, and wait until it serves."""
         with self._log.open("ab") as log:
             arguments = ("-C", str(self._config), *self._options)
-            self.process = start_program("sbusd.trigger.main", *arguments, env=self._env, stdout=log.fileno(), stderr=log.fileno())
+            self.process = start_program("sbus_services.trigger.main", *arguments, env=self._env, stdout=log.fileno(), stderr=log.fileno())
         if waits:
             wait_for(self.is_serving, f"the trigger: {self.log}")
 

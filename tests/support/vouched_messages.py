@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sbusd.client import Bus
-from sbusd.client.encoding import Data
-from sbusd.client.vouching import vouched_publication
+from sbus import Bus
+from sbus.encoding import Data
+from sbus.vouching import vouched_publication
 
 
 def publish_vouched(bus: Bus, origin: bytes, key: str | bytes, payload: Data = b"", *, to: int | None = None) -> None:

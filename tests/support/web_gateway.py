@@ -38,7 +38,7 @@ class Gateway:
 
     def __enter__(self) -> Gateway:
         with self._log.open("ab") as log:
-            self.process = start_program("sbusd.web.main", *self._arguments, env=ENV, stdout=subprocess.PIPE, stderr=log.fileno())
+            self.process = start_program("sbus_services.web.main", *self._arguments, env=ENV, stdout=subprocess.PIPE, stderr=log.fileno())
         self._next_link = self.link()
         self.url = self._next_link.partition("/?")[0]
         return self

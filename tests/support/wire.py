@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import socket
 
-from sbusd.protocol import controls
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol import controls
+from sbus.protocol.packets import MAX_PACKET_BYTES
 
 TIMEOUT_SECONDS = 60.0
 """The timeout of every receive; a test that passes takes far less."""

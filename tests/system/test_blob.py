@@ -50,7 +50,7 @@ def test_it_runs_as_its_user_without_capabilities(serving: Container) -> None:
 def test_the_rules_of_the_package_let_it_ask_the_bus(serving: Container) -> None:
     """The right presence, also if the package of the link gives it to users."""
     script = (
-        "from sbusd.client import Bus\n"
+        "from sbus import Bus\n"
         "bus = Bus.connect()\n"
         "number = bus.address.split('/')[2]\n"
         "print(bytes(bus.get_blob(bus.publish_blob('a', b'mine', to=f'conn:{number}')).data).decode())\n"

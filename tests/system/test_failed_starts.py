@@ -24,7 +24,7 @@ REPAIR = "systemctl reset-failed sbus.service sbus.socket; systemctl start sbus.
 
 FACES = """
 import asyncio, sys
-from sbusd.client import AsyncBus, Bus, SbusError
+from sbus import AsyncBus, Bus, SbusError
 def blocking():
     with Bus.connect() as bus:
         bus.ping()

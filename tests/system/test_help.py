@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd import __version__
-from sbusd.ctl.commands.sub import DEFAULT_FORMAT
-from sbusd.ctl.group import ACTIONS, CALLABLE
+from sbus import __version__
+from sbusctl.commands.sub import DEFAULT_FORMAT
+from sbusctl.group import ACTIONS, CALLABLE
 from tests.support.container import Container
 from tests.support.packages import Packages
 from tests.system.conftest import ADDONS, BUS, boot

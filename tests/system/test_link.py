@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.link import main
+from sbus_services.link import main
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages

@@ -63,7 +63,7 @@ def _check(machine: Container, installed: set[str], *, restarts: bool = True) ->
 
 _TAP = """python3 -c '
 import socket
-from sbusd.protocol import controls
+from sbus.protocol import controls
 bus = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 bus.connect("/run/sbus.socket")
 bus.send(b"CMSG " + controls.TAP_ON + bytes(1) + b"none")

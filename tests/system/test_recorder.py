@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.optional_packages import LOCAL
-from sbusd.pipeline.main import ARCHIVE, TABLES
+from sbus_archive.optional_packages import LOCAL
+from sbus_archive.pipeline.main import ARCHIVE, TABLES
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container, boot_root
 from tests.support.packages import Packages

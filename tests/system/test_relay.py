@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.config.relay import REDIS
+from sbus_programs.config.relay import REDIS
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container
 from tests.support.packages import Packages
@@ -218,5 +218,5 @@ def test_purge_leaves_the_user_alone(relayed: Container) -> None:
     assert relayed.output("stat --format=%U /etc/sbus/shared.key") == "sbus-relay"
     kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log"
     left = relayed.output(f"find / \\( {kept} \\) -prune -o \\( -name '*sbus-relay*' -o -name 'msgbusd*' -o -name 'relay.toml*' \\) -print")
-    assert [path for path in left.splitlines() if "sbusd/relay" not in path] == []
+    assert [path for path in left.splitlines() if "sbus_services/relay" not in path] == []
     assert relayed.output("systemctl is-active sbus.socket") == "active"

@@ -176,7 +176,7 @@ def test_another_user_starts_nothing_and_forges_nothing(firing: Container) -> No
 def test_no_key_is_a_path_an_option_or_another_unit(firing: Container) -> None:
     """Alice may start instances, and cannot escape from them."""
     before = counts(firing, "start job@.service")
-    send = f"from sbusd.client import Bus\nwith Bus.connect() as bus:\n    for number, key in enumerate({HOSTILE_KEYS!r}):\n"
+    send = f"from sbus import Bus\nwith Bus.connect() as bus:\n    for number, key in enumerate({HOSTILE_KEYS!r}):\n"
     firing.run("python3 -", user="alice", stdin=f"{send}        bus.publish(key, b'attack%d' % number)\n")
     started = f"test $(grep --count attack /tmp/jobs) -eq {len(HOSTILE_KEYS) - 1}"
     if firing.run(f"for n in $(seq 60); do {started} && exit 0; sleep 1; done; exit 1", check=False).status:
@@ -217,7 +217,7 @@ def test_no_other_user_serves_the_start_of_services(firing: Container) -> None:
 
 def test_a_flood_is_bounded_and_counted(firing: Container) -> None:
     before = counts(firing, "start job@.service")
-    flood = "from sbusd.client import Bus\nwith Bus.connect() as bus:\n    [bus.publish(f'job/flood-{n}', b'x') for n in range(1000)]"
+    flood = "from sbus import Bus\nwith Bus.connect() as bus:\n    [bus.publish(f'job/flood-{n}', b'x') for n in range(1000)]"
     firing.run("python3 -", user="alice", stdin=flood)
     firing.wait_for("sbusctl call trigger/status | grep --quiet over_burst")
     after = counts(firing, "start job@.service")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd.signals import HANDLED
+from sbus_programs.systemd.signals import HANDLED
 from tests.support.bus_fixtures import bus, harness, make_bus, make_harness
 
 __all__ = ["bus", "harness", "make_bus", "make_harness"]

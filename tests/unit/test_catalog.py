@@ -7,17 +7,17 @@ from itertools import chain
 
 import pytest
 
-from sbusd.blob.log_messages import MESSAGES as BLOB
+from sbus_services.blob.log_messages import MESSAGES as BLOB
 from sbusd.broker.log_messages import MESSAGES as BUS
-from sbusd.link.log_messages import MESSAGES as LINK
-from sbusd.metrics.log_messages import MESSAGES as METRICS
-from sbusd.recorder.log_messages import MESSAGES as RECORDER
-from sbusd.relay.log_messages import MESSAGES as RELAY
-from sbusd.shipping.log_messages import MESSAGES as SHIPPING
-from sbusd.store.log_messages import MESSAGES as STORE
-from sbusd.systemd.log_records import LogMessage
-from sbusd.trigger.log_messages import MESSAGES as TRIGGER
-from sbusd.web.log_messages import MESSAGES as WEB
+from sbus_services.link.log_messages import MESSAGES as LINK
+from sbus_services.metrics.log_messages import MESSAGES as METRICS
+from sbus_archive.recorder.log_messages import MESSAGES as RECORDER
+from sbus_services.relay.log_messages import MESSAGES as RELAY
+from sbus_archive.shipping.log_messages import MESSAGES as SHIPPING
+from sbus_services.store.log_messages import MESSAGES as STORE
+from sbus_programs.systemd.log_records import LogMessage
+from sbus_services.trigger.log_messages import MESSAGES as TRIGGER
+from sbus_services.web.log_messages import MESSAGES as WEB
 from tests.support.catalog import CATALOG, Entry, entries
 from tests.support.manual import items, section
 from tools.stage import ROOT

@@ -79,7 +79,7 @@ _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 _NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tools|units)/[\w./-]*)`")
 
 _CALLED_BY_OTHERS = re.compile(
-    r"_.*|\w+_(?:command|action)"  # private, or found by its name: sbusd/ctl/group.py
+    r"_.*|\w+_(?:command|action)"  # private, or found by its name: sbusctl/group.py
     r"|collect_usage_pieces|format_options|seekable|streamReader|streamWriter|log_exception"  # called by click, io, Spark, aiohttp
     r"|parse_direct"  # what the tests compare the data plane with
 )
@@ -216,10 +216,10 @@ def test_unit_tests_mirror_the_modules() -> None:
 
 def test_a_test_without_a_module_and_a_stale_topic_are_found() -> None:
     tests = {f"tests/unit/{topic}" for topic in TOPICS} | {"tests/unit/client/test_inbox.py"}
-    assert _unmirrored(tests | {"tests/unit/client/test_new.py"}, {"sbusd/client/inbox.py"}) == [
+    assert _unmirrored(tests | {"tests/unit/client/test_new.py"}, {"sbus/inbox.py"}) == [
         "tests/unit/client/test_new.py: has no module of that name; move it, or add it to TOPICS"
     ]
-    (stale,) = _unmirrored(tests, {"sbusd/client/inbox.py", "sbusd/units.py"})
+    (stale,) = _unmirrored(tests, {"sbus/inbox.py", "sbusd/units.py"})
     assert stale == "tests/unit/test_units.py: is in TOPICS, but is gone or has a module; remove it there"
 
 

@@ -140,29 +140,29 @@ def test_each_question_about_the_architecture_has_one_file() -> None:
 def test_the_tree_is_read() -> None:
     """An empty list of violations would prove nothing if no import were found."""
     found = {(module_of(each.path), each.target) for each in imports_of_tree(ROOT)}
-    assert ("sbusd.broker.access", "sbusd.protocol.keys.KeySpace") in found
+    assert ("sbusd.broker.access", "sbus.protocol.keys.KeySpace") in found
     assert any(origin == "sbusd.dataplane.switch" and target.startswith("sbusd.dataplane.") for origin, target in found)
 
 
 @pytest.mark.parametrize(
     ("path", "source", "says"),
     [
-        ("protocol/keys.py", "from sbusd.client import bus", "protocol may not import client"),
-        ("protocol/keys.py", "def f():\n    import sbusd.config", "protocol may not import config"),
+        ("protocol/keys.py", "from sbus import bus", "protocol may not import client"),
+        ("protocol/keys.py", "def f():\n    import sbus_programs.config", "protocol may not import config"),
         ("protocol/keys.py", "from .. import daemon", "protocol may not import daemon"),
         ("protocol/keys.py", "from ..config import Settings", "protocol may not import config"),
         ("client/bus.py", "from sbusd import config", "client may not import config"),
         ("client/bus.py", "import importlib\nimportlib.import_module('sbusd.daemon.main')", "client may not import daemon"),
         ("ctl/main.py", "import sbusd.dataplane.contract as c", "ctl may not import dataplane"),
-        ("ctl/main.py", "import os, sbusd.feeds", "ctl may not import feeds"),
-        ("feeds/main.py", "if TYPE_CHECKING:\n    from sbusd.ctl.main import app", "feeds may not import ctl"),
-        ("dataplane/switch.pyx", "from sbusd.client.bus cimport (\n    A,\n    B,\n)", "dataplane may not import client"),
-        ("dataplane/switch.pxd", "cimport sbusd.ctl.main", "dataplane may not import ctl"),
+        ("ctl/main.py", "import os, sbus_services.feeds", "ctl may not import feeds"),
+        ("feeds/main.py", "if TYPE_CHECKING:\n    from sbusctl.main import app", "feeds may not import ctl"),
+        ("dataplane/switch.pyx", "from sbus.bus cimport (\n    A,\n    B,\n)", "dataplane may not import client"),
+        ("dataplane/switch.pxd", "cimport sbusctl.main", "dataplane may not import ctl"),
         ("dataplane/switch.pyx", "cdef f():\n    from ..feeds import main", "dataplane may not import feeds"),
-        ("archive/index.py", "from sbusd.client import Bus", "archive may not import client"),
-        ("pipeline/main.py", "from sbusd.recorder import main", "pipeline may not import recorder"),
-        ("dataplane/switch.pyi", "from sbusd.client import bus", "dataplane may not import client"),
-        ("__init__.py", "from sbusd.client import Bus", "sbusd may not import client"),
+        ("archive/index.py", "from sbus import Bus", "archive may not import client"),
+        ("pipeline/main.py", "from sbus_archive.recorder import main", "pipeline may not import recorder"),
+        ("dataplane/switch.pyi", "from sbus import bus", "dataplane may not import client"),
+        ("__init__.py", "from sbus import Bus", "sbusd may not import client"),
         ("helpers/__init__.py", "", "helpers: is in no layer"),
     ],
 )
@@ -178,12 +178,12 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, path: str, sourc
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("daemon/main.py", "from sbusd import __version__\nfrom sbusd.config import Settings\nfrom . import broker"),
+        ("daemon/main.py", "from sbus import __version__\nfrom sbus_programs.config import Settings\nfrom . import broker"),
         (
             "dataplane/switch.pyx",
-            "from libc.errno cimport EAGAIN, EINTR\nfrom sbusd.dataplane.peer cimport Peer\nfrom sbusd.protocol import keys",
+            "from libc.errno cimport EAGAIN, EINTR\nfrom sbusd.dataplane.peer cimport Peer\nfrom sbus.protocol import keys",
         ),
-        ("feeds/main.py", "import asyncio\nfrom sbusd.client import Bus\nfrom sbusd.protocol import keys"),
+        ("feeds/main.py", "import asyncio\nfrom sbus import Bus\nfrom sbus.protocol import keys"),
     ],
 )
 def test_an_import_that_points_downwards_is_not_found(tmp_path: Path, path: str, source: str) -> None:

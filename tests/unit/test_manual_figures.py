@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.config.quantities import show_duration, show_size
+from sbus_programs.config.quantities import show_duration, show_size
 from tests.bench import linked_hosts
 from tests.bench.peers import contenders
 from tests.bench.peers.run import FULL

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from sbusd.archive.record.layout import IndexEntry
-from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
-from sbusd.blob.requests import _MEMBERS, FATAL, Cause
-from sbusd.feeds.dbus.signal_feed import SignalCounters
-from sbusd.feeds.dbus.state_feed import StateCounters
-from sbusd.feeds.journal.feed import JournalCounters
-from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
-from sbusd.feeds.netlink.feed import NetlinkCounters
-from sbusd.feeds.udev.feed import UdevCounters
-from sbusd.link.rules import NEVER_EXPORTED
-from sbusd.metrics import collector, definitions
-from sbusd.pipeline.source.options import _NAMES
-from sbusd.relay.message_model import RelayMessage
-from sbusd.relay.redis import names
-from sbusd.web.frames import REQUESTS
+from sbus_archive.record.layout import IndexEntry
+from sbus_archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
+from sbus_services.blob.requests import _MEMBERS, FATAL, Cause
+from sbus_services.feeds.dbus.signal_feed import SignalCounters
+from sbus_services.feeds.dbus.state_feed import StateCounters
+from sbus_services.feeds.journal.feed import JournalCounters
+from sbus_services.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
+from sbus_services.feeds.netlink.feed import NetlinkCounters
+from sbus_services.feeds.udev.feed import UdevCounters
+from sbus_services.link.rules import NEVER_EXPORTED
+from sbus_services.metrics import collector, definitions
+from sbus_archive.pipeline.source.options import _NAMES
+from sbus_services.relay.message_model import RelayMessage
+from sbus_services.relay.redis import names
+from sbus_services.web.frames import REQUESTS
 from tests.support.manual import items, section, source, words
 from tests.unit.link.test_administration import state
 from tools.stage import ROOT
@@ -33,7 +33,7 @@ TRIGGER_COUNTERS = [
     *("overflow", "served", "coalesced", "actions", "succeeded", "failed", "unknown", "abandoned", "gaps", "lost"),
 ]
 
-_SCRIPTS = [(ROOT / "sbusd/web/static" / name).read_text() for name in ("main.js", "messages.js")]
+_SCRIPTS = [(ROOT / "sbus_services/web/static" / name).read_text() for name in ("main.js", "messages.js")]
 
 HANDLED = set(re.findall(r'case "(\w+)":', "".join(_SCRIPTS)))
 """The notifications that the page of sbus-web handles."""
@@ -97,7 +97,7 @@ def test_the_keys_that_never_leave_a_host() -> None:
 
 
 def test_the_counters_of_the_trigger_are_in_its_code() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "sbusd/trigger").glob("*.py"))
+    code = "".join(path.read_text() for path in (ROOT / "sbus_services/trigger").glob("*.py"))
     assert [name for name in TRIGGER_COUNTERS if f'"{name}"' not in code] == []
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import typer
 
-from sbusd.client import CALL_TRIES
-from sbusd.ctl.application import application
-from sbusd.ctl.commands.bench import DEFAULT_SECONDS
-from sbusd.ctl.commands.sub import DEFAULT_FORMAT
-from sbusd.ctl.fresh_tables import ARCHIVE
-from sbusd.ctl.group import CALLABLE
+from sbus import CALL_TRIES
+from sbusctl.application import application
+from sbusctl.commands.bench import DEFAULT_SECONDS
+from sbusctl.commands.sub import DEFAULT_FORMAT
+from sbusctl.fresh_tables import ARCHIVE
+from sbusctl.group import CALLABLE
 from sbusd.daemon import options
 from tests.support.manual import Item, items, section, source
 from tools.stage import ROOT

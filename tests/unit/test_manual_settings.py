@@ -14,10 +14,10 @@ import pytest
 from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
-from sbusd.config import blob, feed_dbus, hosts, link, live, metrics, recorder, relay, rules, settings, ship, store, trigger
-from sbusd.config.documents import ORIGIN, read_settings, settings_of
-from sbusd.config.files import ConfigError
-from sbusd.config.quantities import NO_BOUND, Count, Duration, Size, show_duration, show_size
+from sbus_programs.config import blob, feed_dbus, hosts, link, live, metrics, recorder, relay, rules, settings, ship, store, trigger
+from sbus_programs.config.documents import ORIGIN, read_settings, settings_of
+from sbus_programs.config.files import ConfigError
+from sbus_programs.config.quantities import NO_BOUND, Count, Duration, Size, show_duration, show_size
 from tests.support.manual import Item, examples, lists, source
 from tools.stage import ROOT
 

@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from sbusd.config.documents import parse, settings_of
-from sbusd.config.files import PACKAGE_FOLDER
-from sbusd.config.rules import PolicyRule
-from sbusd.config.settings import DaemonSettings
-from sbusd.feeds.journal.entry import PREFIX
-from sbusd.feeds.udev.devices import HEAD
-from sbusd.feeds.udev.feed import REQUEST
-from sbusd.link.remote_interest import MAX_ALL_PATTERNS
-from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD
-from sbusd.relay.sender import ATTEMPT_KEY
+from sbus_programs.config.documents import parse, settings_of
+from sbus_programs.config.files import PACKAGE_FOLDER
+from sbus_programs.config.rules import PolicyRule
+from sbus_programs.config.settings import DaemonSettings
+from sbus_services.feeds.journal.entry import PREFIX
+from sbus_services.feeds.udev.devices import HEAD
+from sbus_services.feeds.udev.feed import REQUEST
+from sbus_services.link.remote_interest import MAX_ALL_PATTERNS
+from sbus.protocol.envelope import RELAY_HEAD, RELAYED_HEAD
+from sbus_services.relay.sender import ATTEMPT_KEY
 from tests.support.manual import source
 from tools.stage import ROOT
 

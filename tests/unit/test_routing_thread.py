@@ -92,15 +92,15 @@ def rows() -> dict[str, set[str]]:
 
 def test_each_call_that_can_wait_is_in_the_table_with_its_bound() -> None:
     found = {str(path.relative_to(ROOT)): calls for path in daemon_sources() if (calls := calls_in(path))}
-    assert {"grp.getgrnam", "pwd.getpwnam"} <= found["sbusd/config/users.py"]
+    assert {"grp.getgrnam", "pwd.getpwnam"} <= found["sbus_programs/config/users.py"]
     assert {"epoll_wait", "epoll_ctl"} <= found["sbusd/dataplane/turn/turn.pxi"]
     assert rows() == found
 
 
 def test_only_threads_and_the_start_ask_for_users_and_groups() -> None:
     asking = {source for source, calls in rows().items() if any(call.partition(".")[0] in {"grp", "pwd"} for call in calls)}
-    assert asking == {"sbusd/config/users.py", "sbusd/systemd/service_user.py"}
+    assert asking == {"sbus_programs/config/users.py", "sbus_programs/systemd/service_user.py"}
     resolving = {"getaddrinfo", "gethostbyname", "getfqdn", "getgrouplist"}
     assert {source for source, calls in rows().items() if {call.rpartition(".")[2] for call in calls} & resolving} == {
-        "sbusd/systemd/service_user.py"  # only for --check-config
+        "sbus_programs/systemd/service_user.py"  # only for --check-config
     }

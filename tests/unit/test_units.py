@@ -15,13 +15,13 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.config.relay import REDIS
-from sbusd.config.ship import ShipSettings
-from sbusd.feeds import main as feeds
-from sbusd.feeds.dbus import connection
-from sbusd.feeds.dbus import logind as logind_manager
-from sbusd.feeds.dbus import systemd as systemd_manager
-from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
+from sbus_programs.config.relay import REDIS
+from sbus_programs.config.ship import ShipSettings
+from sbus_services.feeds import main as feeds
+from sbus_services.feeds.dbus import connection
+from sbus_services.feeds.dbus import logind as logind_manager
+from sbus_services.feeds.dbus import systemd as systemd_manager
+from sbus_archive.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
 from tests.support.manual import examples, section, source
 from tools.stage import ROOT
@@ -300,7 +300,7 @@ def test_a_users_bus_has_the_users_own_configuration() -> None:
 
 
 def test_client_looks_where_the_sockets_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sbusd.client import bus_address
+    from sbus import bus_address
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
     system = read(ROOT / "units/system/sbus.socket")["Socket"]["ListenSequentialPacket"]

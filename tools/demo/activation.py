@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sbusd.client import Bus
-from sbusd.protocol import controls
+from sbus import Bus
+from sbus.protocol import controls
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS
 from tools.stage import Stage

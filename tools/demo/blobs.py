@@ -6,7 +6,7 @@ import os
 import threading
 from pathlib import Path
 
-from sbusd.protocol.blobs import blob_address
+from sbus.protocol.blobs import blob_address
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs

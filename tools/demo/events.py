@@ -7,8 +7,8 @@ import subprocess
 import threading
 from pathlib import Path
 
-from sbusd.feeds.journal.entry import Cursor, CursorFile
-from sbusd.feeds.journal.reader import JournalError, JournalReader
+from sbus_services.feeds.journal.entry import Cursor, CursorFile
+from sbus_services.feeds.journal.reader import JournalError, JournalReader
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs

@@ -15,8 +15,8 @@ from typing import Any
 
 from pyroute2 import NetlinkError
 
-from sbusd.client import Bus, SbusError, TimedOut
-from sbusd.link.permissions import ServerSettings, server_configuration
+from sbus import Bus, SbusError, TimedOut
+from sbus_services.link.permissions import ServerSettings, server_configuration
 from tools.demo.activation import wait_for_subscriber
 from tools.demo.host_processes import HostProcesses
 from tools.demo.narrator import DemoError, Narrator

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sbusd.archive.tables.storage import read_tables
+from sbus_archive.tables.storage import read_tables
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import Programs

@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.client import Bus
-from sbusd.protocol import controls
+from sbus import Bus
+from sbus.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
 from tools.demo.blobs import BlobDemo
 from tools.demo.events import FeedsDemo

@@ -6,7 +6,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from sbusd.client import Bus, SbusError
+from sbus import Bus, SbusError
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs

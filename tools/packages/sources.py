@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
-PARTS = ("LICENSE", "README.md", "clients", "etc", "man", "packaging", "pyproject.toml", "pyspark_sbus", "sbusd", "units")
+PARTS = ("LICENSE", "README.md", "clients", "etc", "man", "packaging", "pyproject.toml", "pyspark_sbus", *HOUSES, "units")
 """What of the tree goes into packages, or says how they are built."""
 
 _BUILT = {".so", ".pyc"}

@@ -17,8 +17,8 @@ from sbusd.dataplane.libc cimport (
 import os
 
 from sbusd.dataplane.socket_closer import Closer
-from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.packets import MAX_PACKET_BYTES
 
 cdef enum:
     # Packets start in different cache lines of their pages. In the same one, 64 of them would compete for 8 places in the cache.

@@ -18,7 +18,7 @@ from sbusd.dataplane.libc cimport (
 )
 
 from sbusd.dataplane.contract import MODES
-from sbusd.protocol import controls
+from sbus.protocol import controls
 
 cdef enum:
     # The run queue is read after each step that took so long, in nanoseconds: reading it costs a microsecond.

@@ -3,7 +3,7 @@
 The cache holds the routes of keys since the last change of a pattern. A change starts a new generation, which makes every entry stale
 at once. The cache has a fixed number of places, two for each hash, and a limit for its bytes; when that is reached, it is emptied.
 
-``sbusd.protocol.keys`` is the plain reference for which pattern matches which key. Spec: sbus-protocol(7) §3.
+``sbus.protocol.keys`` is the plain reference for which pattern matches which key. Spec: sbus-protocol(7) §3.
 """
 
 from cython.operator cimport dereference
@@ -15,7 +15,7 @@ from libc.string cimport memcmp, memcpy
 import os
 
 from sbusd.dataplane.contract import Refusal
-from sbusd.protocol.keys import ADDRESS_HEAD
+from sbus.protocol.keys import ADDRESS_HEAD
 
 cdef enum:
     CACHE_PLACES = 8192         # a power of two; at 48 bytes each they are touched only as keys arrive

@@ -17,7 +17,7 @@ from libcpp.vector cimport vector
 from sbusd.dataplane.libc cimport iovec
 
 from sbusd.dataplane.contract import MAX_GROUPS, MAX_LISTED_RECIPIENTS, REFUSED_KEY_BYTES
-from sbusd.protocol.keys import SECRET_HEAD
+from sbus.protocol.keys import SECRET_HEAD
 
 cdef extern from * nogil:
     int first_bit "__builtin_ctzll" (unsigned long long bits)

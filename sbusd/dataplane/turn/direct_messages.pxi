@@ -3,13 +3,13 @@
 Such a packet is routed as the MSG packet in it, and only the connection with that number can be a recipient. The packet is put back as it
 was received if it cannot be handled in this turn.
 
-``sbusd.protocol.direct_messages`` is the plain reference for which packets are well-formed. The control plane refuses all others.
+``sbus.protocol.direct_messages`` is the plain reference for which packets are well-formed. The control plane refuses all others.
 """
 
 from libc.string cimport memchr, memcmp, memset
 
 
-from sbusd.protocol.direct_messages import MAX_NUMBER_DIGITS
+from sbus.protocol.direct_messages import MAX_NUMBER_DIGITS
 
 cdef enum:
     TO_BYTES = 10               # CMSG !/to/

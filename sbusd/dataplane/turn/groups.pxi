@@ -19,7 +19,7 @@ from cython.operator cimport dereference, preincrement
 from sbusd.dataplane.libc cimport SIOCOUTQ, ioctl
 
 from sbusd.dataplane.contract import MAX_GROUPS, MAX_USER_GROUPS
-from sbusd.protocol.controls import FROM, GROUP
+from sbus.protocol.controls import FROM, GROUP
 
 cdef enum:
     SOCKET_BYTES = 768          # memory that the kernel takes for a packet in a socket, besides its bytes

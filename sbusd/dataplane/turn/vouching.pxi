@@ -3,7 +3,7 @@
 Such a packet is routed as the MSG packet in it. Recipients that want senders get a head of its own with it. The packet is put back as it
 was received if it cannot be handled in this turn.
 
-``sbusd.protocol.vouching`` is the plain reference for which packets are well-formed. The control plane refuses all others.
+``sbus.protocol.vouching`` is the plain reference for which packets are well-formed. The control plane refuses all others.
 """
 
 from libc.stdio cimport snprintf
@@ -11,7 +11,7 @@ from libc.string cimport memchr, memcmp
 from libcpp.string cimport string
 
 
-from sbusd.protocol.vouching import MAX_ORIGIN_BYTES
+from sbus.protocol.vouching import MAX_ORIGIN_BYTES
 
 cdef enum:
     FROM_BYTES = 12             # CMSG !/from/

@@ -15,7 +15,7 @@ from sbusd.dataplane.ancillary cimport REFUSED, receive_checked_bytes
 from sbusd.dataplane.libc cimport MSG_DONTWAIT, le32toh, recv, set_errno
 
 from sbusd.dataplane.contract import UNREAD_BYTES
-from sbusd.protocol.packets import MAX_PACKET_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES
 
 cdef enum:
     LARGE_BYTES = 65536         # packets of this size make it worth giving the buffer's pages back

@@ -179,7 +179,7 @@ def _proxy(program: str, directory: Path) -> Iterator[Running]:
         yield Running(relay.pid, str(path))
 
 
-SBUSD = Daemon("sbusd", sys.executable, ("-c", "import sbusd; print(sbusd.__version__)"), _sbusd)
+SBUSD = Daemon("sbusd", sys.executable, ("-c", "import sbus; print(sbus.__version__)"), _sbusd)
 DBUS_DAEMON = Daemon("dbus-daemon", "dbus-daemon", ("--version",), _dbus_daemon)
 DBUS_BROKER = Daemon("dbus-broker", "dbus-broker", ("--version",), _dbus_broker)
 REDIS = Daemon("Redis", "redis-server", ("--version",), _redis)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import duckdb
 
-from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import SCHEMA
-from sbusd.archive.record.segments import RecordReader, write_segments
+from sbus_archive.record.index import write_entry
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import SCHEMA
+from sbus_archive.record.segments import RecordReader, write_segments
 
 BEGIN = 1_795_132_800 * 10**9
 """2026-11-20 00:00 UTC, in nanoseconds."""

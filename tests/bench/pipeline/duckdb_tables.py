@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from sbusd.archive.tables.schema import CALL_SECONDS, TOP
+from sbus_archive.tables.schema import CALL_SECONDS, TOP
 
 _SUMS = ["messages", "bytes", "recipients", "queued", "discarded", "undeliverable"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 
-from sbusd.archive.tables.schema import CALL_SECONDS, TOP
+from sbus_archive.tables.schema import CALL_SECONDS, TOP
 
 _HOURLY = ("date", "hour", "host")
 _SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "undeliverable")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sbusd.archive.tables.storage import read_tables
+from sbus_archive.tables.storage import read_tables
 from tests.bench import recording
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.bench.pipeline.archive import make_archive, make_part
@@ -107,7 +107,7 @@ def _recorder(folder: Path) -> list[Line]:
 
 def _pipeline(archive: Path, tables: Path) -> Measured:
     """Run the pipeline once, as a process of its own."""
-    command = [sys.executable, "-m", "sbusd.pipeline", "--archive", str(archive), "--tables", str(tables)]
+    command = [sys.executable, "-m", "sbus_archive.pipeline", "--archive", str(archive), "--tables", str(tables)]
     return measure(command, tables.with_suffix(".log"))
 
 
@@ -189,7 +189,7 @@ def _report(folder: Path, tables: Path) -> list[Line]:
     program = shutil.which("chromium")
     if program is None:
         raise BenchError("needs chromium: apt-get install chromium")
-    made = measure([sys.executable, "-m", "sbusd.ctl.main", "report", "--tables", str(tables), "-o", str(page)], folder / "report.log")
+    made = measure([sys.executable, "-m", "sbusctl.main", "report", "--tables", str(tables), "-o", str(page)], folder / "report.log")
     opened = [asyncio.run(_open(program, folder / f"browser{number}", page)) for number in range(3)]
     return [
         Line("report: made", Unit.MILLISECONDS, (made.seconds * 1e9,), ANY),

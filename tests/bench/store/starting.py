@@ -8,11 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-from sbusd.client import Bus, NoBus, SbusError
-from sbusd.config.loading import load_settings
-from sbusd.config.store import StoreSettings
-from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import EngineError, NewMessage, Sender
+from sbus import Bus, NoBus, SbusError
+from sbus_programs.config.loading import load_settings
+from sbus_programs.config.store import StoreSettings
+from sbus_services.store.engine.engine import Engine
+from sbus_services.store.engine.messages import EngineError, NewMessage, Sender
 from tests.bench.programs import BenchError
 from tests.bench.store.servers import RIGHTS
 from tests.support.relays import wait_for

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sbusd.protocol.keys import pattern_matches
+from sbus.protocol.keys import pattern_matches
 
 KEYS = (b"load/a", b"load/b/x", b"load/c")
 """The keys of each publisher, in turn."""

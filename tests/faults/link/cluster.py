@@ -22,8 +22,8 @@ from typing import Any
 
 from pyroute2 import NetNS, netns
 
-from sbusd.client import Bus, SbusError
-from sbusd.link.permissions import ServerSettings, server_configuration
+from sbus import Bus, SbusError
+from sbus_services.link.permissions import ServerSettings, server_configuration
 from tests.faults.link.lossy_cable import Impairment, complete_checksums
 from tests.support.authority import Authority
 from tests.support.link_programs import ENV, LinkProgram

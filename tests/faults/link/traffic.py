@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from sbusd.client import Bus, Closed, Disconnected, Gap, Message, NoBus, TimedOut
+from sbus import Bus, Closed, Disconnected, Gap, Message, NoBus, TimedOut
 from tests.faults.link.accounts import KEYS, Accounts, Receiver, Series
 from tests.faults.link.cluster import NAMES, Cluster, wait_until
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sbusd.recorder.converter import Converter
-from sbusd.recorder.retention import Retention
-from sbusd.recorder.wal import wal_files
-from sbusd.systemd.log_records import ServiceLog
+from sbus_archive.recorder.converter import Converter
+from sbus_archive.recorder.retention import Retention
+from sbus_archive.recorder.wal import wal_files
+from sbus_programs.systemd.log_records import ServiceLog
 
 _FOREVER = 1e9
 

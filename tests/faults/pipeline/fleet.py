@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from sbusd.archive.record.schema import Row, batch_of
-from sbusd.recorder.wal import WalWriter, wal_files
+from sbus_archive.record.schema import Row, batch_of
+from sbus_archive.recorder.wal import WalWriter, wal_files
 from tests.support.object_stores import BUCKET
 from tests.support.traffic import GrowingRecord
 from tools.stage import ROOT
@@ -63,7 +63,7 @@ class Host:
         }  # fmt: skip
         config = self.folder / "ship.toml"
         config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
-        self._shipper = self._started("sbusd.shipping.main", ["--config", str(config)], environment)
+        self._shipper = self._started("sbus_archive.shipping.main", ["--config", str(config)], environment)
 
     def kill(self, what: str) -> bool:
         """Kill the conversion or the shipper; return whether it was running."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.certificates import CertificateFiles
-from sbusd.link.network.nats import NatsNetwork, NatsSettings
-from sbusd.link.permissions import ServerSettings, server_configuration
+from sbus_programs.config.certificates import CertificateFiles
+from sbus_services.link.network.nats import NatsNetwork, NatsSettings
+from sbus_services.link.permissions import ServerSettings, server_configuration
 from tests.support.authority import Authority, Certificate
 from tests.support.free_ports import free_port
 from tests.support.link_networks import Gate, RunningNetwork

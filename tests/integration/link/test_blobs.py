@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import BlobGone, BlobMessage, BlobRefused, Bus, Message, RemoteError
-from sbusd.protocol.blobs import CHUNK_BYTES, parse_reference
-from sbusd.protocol.framed_data import framed_data
+from sbus import BlobGone, BlobMessage, BlobRefused, Bus, Message, RemoteError
+from sbus.protocol.blobs import CHUNK_BYTES, parse_reference
+from sbus.protocol.framed_data import framed_data
 from tests.integration.link.conftest import Realm
 from tests.support.blob_hosts import EXPORT, IMPORT, BlobHost, BlobHosts, direct_hosts
 from tests.support.nats_servers import require_server
@@ -298,7 +298,7 @@ def test_the_user_who_pulls_pays(direct: BlobHosts, first_user: User, second_use
 
 
 def test_a_stopped_host_is_an_error_in_the_end(direct: BlobHosts) -> None:
-    direct.beta.configure(constants={"sbusd.blob.remote.STALL_SECONDS": 2.0})
+    direct.beta.configure(constants={"sbus_services.blob.remote.STALL_SECONDS": 2.0})
     direct.start()
     _, message = crossed(direct, b"x", expire=600)
     os.kill(direct.alpha.link.pid, signal.SIGSTOP)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.certificates import CertificateFiles
-from sbusd.link.network import direct_frames, direct_listener
-from sbusd.link.network.direct import DirectNetwork, DirectSettings
+from sbus_programs.config.certificates import CertificateFiles
+from sbus_services.link.network import direct_frames, direct_listener
+from sbus_services.link.network.direct import DirectNetwork, DirectSettings
 from tests.support.authority import Authority, Certificate
 from tests.support.free_ports import free_port
 from tests.support.link_networks import Gate, RunningNetwork

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.link.network.nats import NatsNetwork, NatsSettings
-from sbusd.link.network.nats_connection import NatsConnection
+from sbus_services.link.network.nats import NatsNetwork, NatsSettings
+from sbus_services.link.network.nats_connection import NatsConnection
 from tests.integration.link.conftest import Realm
 from tests.support.authority import Authority
 from tests.support.link_networks import Gate, RunningNetwork

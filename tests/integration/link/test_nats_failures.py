@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.link.network.credential_files import sign
-from sbusd.link.network.nats import NatsNetwork, NatsSettings
+from sbus_services.link.network.credential_files import sign
+from sbus_services.link.network.nats import NatsNetwork, NatsSettings
 from tests.integration.link.conftest import Realm, one_server
 from tests.support.free_ports import free_port
 from tests.support.link_networks import RunningNetwork

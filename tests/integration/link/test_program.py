@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Gap, Message, RemoteError, Subscription, Unanswered
-from sbusd.link.administration import MAX_WAITING_OF_USER
+from sbus import Bus, Gap, Message, RemoteError, Subscription, Unanswered
+from sbus_services.link.administration import MAX_WAITING_OF_USER
 from tests.integration.link.conftest import Realm
 from tests.support.authority import Authority
 from tests.support.free_ports import free_port
@@ -127,7 +127,7 @@ def test_messages_cross_with_the_credentials_of_their_publisher(pair: Pair, stac
 
 def test_sbusctl_shows_the_link_and_waits_for_it(pair: Pair, stack: ExitStack) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sbusd.ctl.main", "--address", pair.alpha.bus, *arguments]
+        command = [sys.executable, "-m", "sbusctl.main", "--address", pair.alpha.bus, *arguments]
         return subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=SECONDS)
 
     none = run("link", "status")

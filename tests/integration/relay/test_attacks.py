@@ -374,7 +374,7 @@ def test_an_open_address_needs_keys(tmp_path: Path) -> None:
 
     file = tmp_path / "relay.toml"
     file.write_text('twin = 1\nlisten = "0.0.0.0:8051"\n')
-    command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file), "--check"]
+    command = [sys.executable, "-m", "sbus_services.relay.main", "-C", str(file), "--check"]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60, cwd=os.sep)
     assert done.returncode == 78
     assert "accepts connections of other hosts without authentication" in done.stderr

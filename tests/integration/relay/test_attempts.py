@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.schema import RowKind
-from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, PayloadPolicy, RowBuilder
-from sbusd.relay.sender import ATTEMPT_KEY
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.schema import RowKind
+from sbus_archive.recorder.rows import RELAY_ATTEMPT_KEY, PayloadPolicy, RowBuilder
+from sbus_services.relay.sender import ATTEMPT_KEY
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
 from tests.support.tapped_bus import message_packet
@@ -59,7 +59,7 @@ def test_a_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         file = tmp_path / "relay.toml"
         file.write_text(f'twin = 1\nbus = ""\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n')
-        command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file)]
+        command = [sys.executable, "-m", "sbus_services.relay.main", "-C", str(file)]
         done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("sbus-relay: cannot listen on 127.0.0.1:")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
+from sbus import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo, fail, hang
 from tests.support.daemons import StartDaemon
 from tests.support.relays import RelayProgram, data_of, free_address, wait_for

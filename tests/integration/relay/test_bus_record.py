@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sbusd.archive.record.calls import CallRecognizer
-from sbusd.archive.record.schema import Role, Row, RowKind
-from sbusd.client import Twins
-from sbusd.protocol import controls
-from sbusd.protocol.packets import control_packet
-from sbusd.recorder.rows import PayloadPolicy, RowBuilder
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.schema import Role, Row, RowKind
+from sbus import Twins
+from sbus.protocol import controls
+from sbus.protocol.packets import control_packet
+from sbus_archive.recorder.rows import PayloadPolicy, RowBuilder
 from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
 from tests.support.service_processes import running_service
 

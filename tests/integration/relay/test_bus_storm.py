@@ -12,7 +12,7 @@ from pathlib import Path
 
 import redis
 
-from sbusd.client import NoRecipient, PeerDisconnected, RemoteError, Request, Twins
+from sbus import NoRecipient, PeerDisconnected, RemoteError, Request, Twins
 from tests.support.bus_hosts import SECOND, BusHost, MakeBusHosts
 from tests.support.relays import Host, data_of
 from tests.support.service_processes import running_service

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
-from sbusd.protocol import controls
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbus import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
+from sbus.protocol import controls
+from sbus.protocol.envelope import Envelope, parse_envelope
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo
 from tests.support.relays import wait_for
 from tests.support.service_processes import running_service

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyroute2 import NetNS, netns
 
-from sbusd.relay.http.credentials import signed_headers
+from sbus_services.relay.http.credentials import signed_headers
 from tests.support.http_requests import PEER, TWIN, of_peer
 from tests.support.relays import Host, peer_table, require_redis, shared_key, wait_for
 

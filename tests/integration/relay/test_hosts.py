@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, data_of, peer_table, request, require_redis, shared_key, wait_for
 from tools.netns_hosts import NetnsHosts
@@ -166,7 +166,7 @@ def test_wrong_clock_is_logged_on_both_hosts(start_hosts: StartHosts, network: N
     a.relay.kill()
     b.relay.kill()
     faked = (
-        "import time, runpy; real = time.time; time.time = lambda: real() - 60; runpy.run_module('sbusd.relay.main', run_name='__main__')"
+        "import time, runpy; real = time.time; time.time = lambda: real() - 60; runpy.run_module('sbus_services.relay.main', run_name='__main__')"
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(a.folder / "manager"))

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from sbusd.relay.redis import names
+from sbus_services.relay.redis import names
 from tests.support.relays import Host, answer_to, data_of, pair, request, require_redis, wait_for
 
 FIRST, SECOND = 1001, 1002

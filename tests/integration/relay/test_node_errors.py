@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.relay.message_model import UNKNOWN_ERROR
+from sbus_services.relay.message_model import UNKNOWN_ERROR
 from tests.support.http_requests import OTHER, PEER, TWIN, HttpPeer
 from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.relay.http.credentials import NONCE, SIGNATURE
+from sbus_services.relay.http.credentials import NONCE, SIGNATURE
 from tests.support.http_requests import PEER, TWIN, HttpPeer, of_peer
 from tests.support.relays import Host, free_address, peer_table, require_redis, shared_key
 

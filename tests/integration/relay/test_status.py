@@ -15,7 +15,7 @@ MakeHosts = Callable[..., list[Host]]
 
 def status(host: Host, *options: str) -> str:
     """Return the output of the command."""
-    command = [sys.executable, "-m", "sbusd.ctl.main", *options, "relay", "status", "--redis", str(host.server.path)]
+    command = [sys.executable, "-m", "sbusctl.main", *options, "relay", "status", "--redis", str(host.server.path)]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -52,7 +52,7 @@ def test_it_reports_queued_messages_and_the_reason(twins: MakeHosts) -> None:
 
 def test_a_redis_that_is_not_there_is_one_line(tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("none")
-    command = [sys.executable, "-m", "sbusd.ctl.main", "relay", "status", "--redis", f"{folder}/none.sock"]
+    command = [sys.executable, "-m", "sbusctl.main", "relay", "status", "--redis", f"{folder}/none.sock"]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith(f"sbusctl: cannot connect to Redis at {folder}/none.sock: ")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import redis
 
-from sbusd.relay.sender import Sender
-from sbusd.relay.service import Relay
+from sbus_services.relay.sender import Sender
+from sbus_services.relay.service import Relay
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relay_steps import RelayPair, Step
 from tests.support.relays import RedisServer

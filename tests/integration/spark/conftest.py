@@ -20,7 +20,7 @@ Configured = Callable[[Mapping[str, str]], AbstractContextManager["SparkSession"
 def one_spark() -> Iterator[SparkSession]:
     """A Spark of this process."""
     require_spark()
-    from sbusd.pipeline.session import spark_session
+    from sbus_archive.pipeline.session import spark_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
@@ -52,7 +52,7 @@ def configured(one_spark: SparkSession) -> Configured:
 @pytest.fixture
 def small_spark(configured: Configured) -> Iterator[SparkSession]:
     """The Spark as a program starts it for a small run."""
-    from sbusd.pipeline.session import _SMALL
+    from sbus_archive.pipeline.session import _SMALL
 
     with configured(_SMALL) as session:
         yield session

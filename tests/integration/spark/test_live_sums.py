@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sbusd.archive.tables.hours import Hour
-from sbusd.config.live import Anomaly
-from sbusd.pipeline.live.alerts import Usual
-from sbusd.pipeline.live.baseline import compute, usual_numbers, weeks_before
-from sbusd.pipeline.live.minutes import MEASURES, shortened
-from sbusd.pipeline.live.open_calls import MAX_OPEN_OF_USER, OpenCalls
+from sbus_archive.tables.hours import Hour
+from sbus_programs.config.live import Anomaly
+from sbus_archive.pipeline.live.alerts import Usual
+from sbus_archive.pipeline.live.baseline import compute, usual_numbers, weeks_before
+from sbus_archive.pipeline.live.minutes import MEASURES, shortened
+from sbus_archive.pipeline.live.open_calls import MAX_OPEN_OF_USER, OpenCalls
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 
@@ -52,8 +52,8 @@ def events_of(chance: random.Random) -> tuple[list[Event], Counter[tuple[int, st
 
 @pytest.mark.parametrize("seed", [1])
 def test_slow_calls_are_those_of_a_plain_model(small_spark: SparkSession, seed: int) -> None:
-    from sbusd.pipeline.live.calls import calls_in
-    from sbusd.pipeline.live.job import summed
+    from sbus_archive.pipeline.live.calls import calls_in
+    from sbus_archive.pipeline.live.job import summed
 
     chance = random.Random(seed)
     events, expected = events_of(chance)
@@ -76,7 +76,7 @@ def test_slow_calls_are_those_of_a_plain_model(small_spark: SparkSession, seed: 
 
 
 def test_a_batch_of_requests_without_replies_is_bounded(small_spark: SparkSession) -> None:
-    from sbusd.pipeline.live.calls import calls_in
+    from sbus_archive.pipeline.live.calls import calls_in
 
     schema = "ts bigint, key string, uid bigint, call_id bigint, call_role string"
     many = [(NOON + number, "rpc/echo", 66, number, "request") for number in range(1_000)]

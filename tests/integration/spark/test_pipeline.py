@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sbusd.archive.record.index import write_entry
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row, RowKind
-from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.schema import TABLES, VERSION
-from sbusd.archive.tables.storage import read_tables
-from sbusd.pipeline.partials import portions
+from sbus_archive.record.index import write_entry
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Row, RowKind
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.tables.schema import TABLES, VERSION
+from sbus_archive.tables.storage import read_tables
+from sbus_archive.pipeline.partials import portions
 from tests.integration.spark.conftest import Configured
 from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_another_user, listening
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.machine
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sbusd.pipeline.progress import RunTotals
+    from sbus_archive.pipeline.progress import RunTotals
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ class Bench:
 
     def run(self, *, rebuild: bool = False) -> RunTotals:
         """Run the pipeline once."""
-        from sbusd.pipeline.lock import engine_lock
-        from sbusd.pipeline.progress import Progress
-        from sbusd.pipeline.run import PipelineRun
+        from sbus_archive.pipeline.lock import engine_lock
+        from sbus_archive.pipeline.progress import Progress
+        from sbus_archive.pipeline.run import PipelineRun
 
         self.root.mkdir(exist_ok=True)
 
@@ -224,8 +224,8 @@ def test_a_crowd_of_other_hosts_shares_one_row(bench: Bench) -> None:
 
 def test_tasks_send_only_what_can_be_among_the_first(spark: SparkSession) -> None:
     """Otherwise a user who invents keys could fill the task that ranks them."""
-    from sbusd.pipeline.measures import fold
-    from sbusd.pipeline.partials.source import ddl_of, partial_columns_of
+    from sbus_archive.pipeline.measures import fold
+    from sbus_archive.pipeline.partials.source import ddl_of, partial_columns_of
 
     plan = fold(spark.createDataFrame([], ddl_of(partial_columns_of("traffic"))), "prefix", "messages")._jdf.queryExecution().toString()
     # Such a limit is in the plan twice: before the exchange, and after it.
@@ -336,7 +336,7 @@ def test_untrusted_input_is_harmless(small_bench: Bench) -> None:
 
 
 def test_tables_of_another_archive_are_refused(small_bench: Bench, tmp_path: Path) -> None:
-    from sbusd.pipeline.errors import PipelineError
+    from sbus_archive.pipeline.errors import PipelineError
 
     deliver(small_bench.archive, "alpha", [message(1)])
     small_bench.run()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row
-from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.schema import TABLES
-from sbusd.pipeline.partials import deliveries, portions, routes
-from sbusd.pipeline.partials import rows as rows_of_segments
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Row
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.tables.schema import TABLES
+from sbus_archive.pipeline.partials import deliveries, portions, routes
+from sbus_archive.pipeline.partials import rows as rows_of_segments
 from tests.support.records import NOON, message
 from tests.support.spark import published
 from tests.support.tallies import tables_of
@@ -45,8 +45,8 @@ class Work:
 
 def run(spark: SparkSession, folder: Path) -> Work:
     """Run the pipeline from the archive in *folder*; return the work of Spark."""
-    from sbusd.pipeline.progress import Progress
-    from sbusd.pipeline.run import PipelineRun
+    from sbus_archive.pipeline.progress import Progress
+    from sbus_archive.pipeline.run import PipelineRun
 
     starts = []
 

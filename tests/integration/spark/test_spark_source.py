@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.schema import Row, key_bytes
-from sbusd.client.items import Message
-from sbusd.client.sync.bus import Bus
-from sbusd.protocol.keys import KeySpace
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.record.schema import Row, key_bytes
+from sbus.items import Message
+from sbus.sync.bus import Bus
+from sbus.protocol.keys import KeySpace
 from tests.integration.spark.conftest import Configured
 from tests.support.daemons import Daemon
 from tests.support.records import NOON, message
@@ -45,7 +45,7 @@ def spark(configured: Configured) -> Iterator[SparkSession]:
 @pytest.fixture(scope="module")
 def registered(spark: SparkSession) -> SparkSession:
     """The same, registered as a program does that brings it along."""
-    from sbusd.pipeline.source.datasource import register
+    from sbus_archive.pipeline.source.datasource import register
 
     register(spark)
     return spark

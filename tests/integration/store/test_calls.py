@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import Bus, Message
-from sbusd.protocol import controls
+from sbus import Bus, Message
+from sbus.protocol import controls
 from tests.integration.store.conftest import STREAMS, MakeCaller
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for

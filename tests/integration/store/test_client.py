@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Disconnected, NewMessage, Put, QueuedJob, StoredMessage, StoreError, StoreNotRunning, TimedOut
+from sbus import AsyncBus, Bus, Disconnected, NewMessage, Put, QueuedJob, StoredMessage, StoreError, StoreNotRunning, TimedOut
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.store_programs import StoreProgram
 from tools.stage import ROOT

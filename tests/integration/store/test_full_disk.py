@@ -11,11 +11,11 @@ from shutil import copytree
 
 import pytest
 
-from sbusd.client import Bus, StoredMessage, StoreError
-from sbusd.config.store import QueueSettings, StoreSettings, StreamSettings
-from sbusd.store.engine.clocks import SystemClock
-from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import EngineError, Gap, NewMessage, Sender, Worker
+from sbus import Bus, StoredMessage, StoreError
+from sbus_programs.config.store import QueueSettings, StoreSettings, StreamSettings
+from sbus_services.store.engine.clocks import SystemClock
+from sbus_services.store.engine.engine import Engine
+from sbus_services.store.engine.messages import EngineError, Gap, NewMessage, Sender, Worker
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.small_disks import USES, fill, small_disk_at, take_inodes

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.client import RemoteError
-from sbusd.store.calls.remote_calls import REFUSED
+from sbus import RemoteError
+from sbus_services.store.calls.remote_calls import REFUSED
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.store_programs import StoreCaller, StoreProgram

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sbusd.client import Bus, Gap, Message, Reconnected, SbusError
-from sbusd.protocol.envelope import Envelope, service_key
-from sbusd.protocol.framed_data import framed_data, message_frame
+from sbus import Bus, Gap, Message, Reconnected, SbusError
+from sbus.protocol.envelope import Envelope, service_key
+from sbus.protocol.framed_data import framed_data, message_frame
 from tests.integration.store.conftest import MakeCaller
 from tests.support.store_programs import StoreCaller, StoreProgram
 from tests.support.users import FIRST, SECOND

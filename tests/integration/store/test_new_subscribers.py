@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from sbusd.client import Message
-from sbusd.protocol import controls
+from sbus import Message
+from sbus.protocol import controls
 from tests.integration.store.conftest import MakeCaller
 from tests.support.daemons import Daemon
 from tests.support.store_programs import StoreCaller

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import AsyncBus, Bus, Message, NoRecipient, RemoteError, StoredMessage, StoreError
-from sbusd.protocol.envelope import Envelope, parse_envelope
-from sbusd.protocol.framed_data import framed_data
+from sbus import AsyncBus, Bus, Message, NoRecipient, RemoteError, StoredMessage, StoreError
+from sbus.protocol.envelope import Envelope, parse_envelope
+from sbus.protocol.framed_data import framed_data
 from tests.integration.relay.conftest import bus_hosts, twins  # noqa: F401 - fixtures
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts
 from tests.support.relays import wait_for
@@ -232,7 +232,7 @@ def test_sbusctl_reads_it(hosts: tuple[BusHost, BusHost], store: StoreProgram) -
     put(b, "log/x", b"line")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "sbusd.ctl.main", "--address", a.path, "store", words[0], "--twin", str(SECOND), *words[1:]]
+        command = [sys.executable, "-m", "sbusctl.main", "--address", a.path, "store", words[0], "--twin", str(SECOND), *words[1:]]
         return subprocess.run(command, capture_output=True, text=True, env=ENV, check=False, timeout=120)
 
     done = run("read", "log")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message, SbusError, StoredMessage, StoreError, StoreGap
-from sbusd.client.sync.streams import Subscription
-from sbusd.config.loading import load_settings
-from sbusd.config.store import StoreSettings
-from sbusd.store.engine.clocks import SystemClock
-from sbusd.store.engine.engine import Engine
-from sbusd.store.engine.messages import NewMessage, Sender
+from sbus import Bus, Message, SbusError, StoredMessage, StoreError, StoreGap
+from sbus.sync.streams import Subscription
+from sbus_programs.config.loading import load_settings
+from sbus_programs.config.store import StoreSettings
+from sbus_services.store.engine.clocks import SystemClock
+from sbus_services.store.engine.engine import Engine
+from sbus_services.store.engine.messages import NewMessage, Sender
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.killed_store import command
 from tests.support.relays import wait_for

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sbusd.client import Bus
+from sbus import Bus
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.store_programs import ENV, StoreProgram
@@ -16,7 +16,7 @@ from tests.support.store_programs import ENV, StoreProgram
 
 def run(store: StoreProgram, *words: str, data: bytes = b"", expected: int = 0) -> str:
     """Return what sbusctl prints."""
-    command = [sys.executable, "-m", "sbusd.ctl.main", "-a", store.bus, *words]
+    command = [sys.executable, "-m", "sbusctl.main", "-a", store.bus, *words]
     done = subprocess.run(command, input=data, env=ENV, capture_output=True, timeout=60, check=False)
     assert done.returncode == expected, done
     assert b"Traceback" not in done.stderr, done
@@ -25,7 +25,7 @@ def run(store: StoreProgram, *words: str, data: bytes = b"", expected: int = 0) 
 
 def completed(bus: str, *words: str) -> str:
     """Return the reply to a shell that completes the last of *words*."""
-    command = [sys.executable, "-m", "sbusd.ctl.main", "__complete", "fish", "-a", bus, *words]
+    command = [sys.executable, "-m", "sbusctl.main", "__complete", "fish", "-a", bus, *words]
     env = {**ENV, "SBUS_COMPLETION_TIMEOUT": "60"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -72,7 +72,7 @@ def test_a_reader_continues_after_what_was_printed(store: StoreProgram) -> None:
     assert payloads("-n", "1") == ["one"]
     assert payloads("-n", "1", "--follow") == ["two"]
     closed = subprocess.run(
-        ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "sbusd.ctl.main", "-a", store.bus, *read],
+        ["/bin/sh", "-c", 'exec "$0" "$@" >&-', sys.executable, "-m", "sbusctl.main", "-a", store.bus, *read],
         env=ENV,
         capture_output=True,
         text=True,

@@ -42,7 +42,7 @@ def test_the_worker_in_shell(alice: StoreCaller, bus: Daemon, tmp_path: Path) ->
 
 
 def test_the_python_worker_and_publisher(caller: MakeCaller, alice: StoreCaller, bus: Daemon) -> None:
-    source = block_with("from sbusd.client import Bus")
+    source = block_with("from sbus import Bus")
     ran = subprocess.run(
         [sys.executable, "-c", source.replace("deliver(", "print(")],
         env=ENV | {"SBUS_ADDRESS": bus.path},
@@ -56,7 +56,7 @@ def test_the_python_worker_and_publisher(caller: MakeCaller, alice: StoreCaller,
 
 
 def test_the_commands(alice: StoreCaller, bus: Daemon) -> None:
-    text = block_with("sbusctl store put").replace("sbusctl", f"{sys.executable} -m sbusd.ctl.main")
+    text = block_with("sbusctl store put").replace("sbusctl", f"{sys.executable} -m sbusctl.main")
     commands = [line.removeprefix("$ ") for line in text.splitlines() if line.startswith("$ ")]
     assert len(commands) >= 5
     for command in commands:

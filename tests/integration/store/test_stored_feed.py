@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, Message
-from sbusd.feeds.netlink.stored_values import PATTERNS
+from sbus import Bus, Message
+from sbus_services.feeds.netlink.stored_values import PATTERNS
 from tests.support.daemons import Daemon
 from tests.support.relays import wait_for
 from tests.support.store_programs import ENV, StoreProgram
@@ -42,7 +42,7 @@ def ip(namespace: str, *words: str) -> None:
 def feed(bus: str, namespace: str) -> Iterator[subprocess.Popen[str]]:
     """Run the feed; it must end without a complaint."""
     words = ["sbus-feed", "netlink", "--address", bus, "--namespace", namespace]
-    code = f"import sys; sys.argv = {words!r}; from sbusd.feeds.main import main; main()"
+    code = f"import sys; sys.argv = {words!r}; from sbus_services.feeds.main import main; main()"
     command = [sys.executable, "-W", "error", "-c", code]
     with subprocess.Popen(command, env=ENV, cwd="/", stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Message
-from sbusd.client.sync.streams import Subscription
-from sbusd.protocol import controls
+from sbus import Message
+from sbus.sync.streams import Subscription
+from sbus.protocol import controls
 from tests.integration.store.conftest import RULES, STREAMS, MakeCaller
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for

@@ -2,7 +2,7 @@
 
 import sys
 
-from sbusd.client import BlobMessage, Bus
+from sbus import BlobMessage, Bus
 
 with Bus.connect() as bus, bus.subscribe(sys.argv[1], blobs=True) as blobs:
     print("ready", flush=True)

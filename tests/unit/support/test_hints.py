@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from sbusd.ctl.application import application
+from sbusctl.application import application
 from tests.support.hints import hints_in, source_hints
 from tests.system.test_hints import SITUATIONS
 from tools.stage import ROOT

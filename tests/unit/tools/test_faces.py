@@ -15,7 +15,7 @@ def test_made_from_that_of_asyncio(module: str) -> None:
 def test_what_a_blocking_program_is_made_of() -> None:
     asynchronous = '''"""Text for ``async with`` and asyncio.AsyncBus."""
 
-from sbusd.client.asyncio.link import AsyncLink
+from sbus.asyncio.link import AsyncLink
 
 
 class AsyncOne(AsyncOther):
@@ -33,7 +33,7 @@ class AsyncOne(AsyncOther):
 '''
     blocking = '''"""Text for ``async with`` and asyncio.AsyncBus."""
 
-from sbusd.client.sync.link import SyncLink
+from sbus.sync.link import SyncLink
 
 
 class One(Other):

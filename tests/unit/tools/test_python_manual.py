@@ -1,4 +1,4 @@
-"""sbus-python(3) says what the docstrings of sbusd.client say."""
+"""sbus-python(3) says what the docstrings of sbus say."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import sbusd.client
+import sbus
 from tools import python_manual
 from tools.python_manual import PAGE, SECTIONS, date_of, main, page
 
@@ -20,14 +20,14 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_each_public_name_is_described_once() -> None:
     described = re.findall(r"^\.Ss (\w+)$", PAGE.read_text(), re.MULTILINE)
-    assert sorted(described) == sorted(sbusd.client.__all__)
+    assert sorted(described) == sorted(sbus.__all__)
 
 
 def test_each_method_is_described_where_its_class_is_also_an_inherited_one() -> None:
     sections = dict(re.findall(r"^\.Ss (\w+)\n(.*?)(?=^\.S[sh] )", PAGE.read_text(), re.MULTILINE | re.DOTALL))
     found = 0
     for name, text in sections.items():
-        kind = getattr(sbusd.client, name)
+        kind = getattr(sbus, name)
         if not isinstance(kind, type) or issubclass(kind, Exception):
             continue
         public = {base.__name__ for base in kind.__mro__[1:]} & set(sections)
@@ -41,8 +41,8 @@ def test_each_method_is_described_where_its_class_is_also_an_inherited_one() -> 
 
 
 def test_only_errors_are_left_for_the_section_of_errors() -> None:
-    rest = set(sbusd.client.__all__) - {name for section in SECTIONS.values() for name in section}
-    classes = [getattr(sbusd.client, name) for name in rest - {"ErrorCode"}]
+    rest = set(sbus.__all__) - {name for section in SECTIONS.values() for name in section}
+    classes = [getattr(sbus, name) for name in rest - {"ErrorCode"}]
     assert all(issubclass(each, Exception) for each in classes)
 
 

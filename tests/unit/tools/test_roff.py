@@ -11,7 +11,7 @@ from tools.roff import escaped, filled, indented, literal, marked, paragraphs, t
     ("text", "roff"),
     [
         ("``a\\0b`` in *key*", "\\fBa\\e0b\\fP in \\fIkey\\fP"),
-        (":meth:`Bus.connect` and :class:`~sbusd.client.Bus`", "\\fBconnect\\fP and \\fBBus\\fP"),
+        (":meth:`Bus.connect` and :class:`~sbus.Bus`", "\\fBconnect\\fP and \\fBBus\\fP"),
         ("2 * 3 * 4", "2 * 3 * 4"),
         ("*args", "*args"),
     ],

@@ -24,7 +24,7 @@ def test_stage_is_usable_by_a_test_user(stage: Stage, first_user: User) -> None:
 
 def test_a_program_is_installed_by_pip_or_runs_the_same_function(tmp_path: Path) -> None:
     made = Stage(str(tmp_path / "python"), {})
-    assert made.program("sbusctl", "version") == [made.python, "-c", "from sbusd.ctl.main import main as run; run()", "version"]
+    assert made.program("sbusctl", "version") == [made.python, "-c", "from sbusctl.main import main as run; run()", "version"]
     (tmp_path / "sbusctl").write_text("")
     assert made.program("sbusctl", "version") == [str(tmp_path / "sbusctl"), "version"]
 
@@ -41,7 +41,7 @@ def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch,
         version = first_user.run(made.program("sbusctl", "version"), env=made.env)
         assert version.stdout.startswith("sbus"), version.stderr
         # Byte code is copied too: no other user can write it, so that each start would compile all that it imports.
-        code = "import os.path, pydantic.main as a, sbusd.ctl.main as b; print(*(os.path.isfile(each.__cached__) for each in (a, b)))"
+        code = "import os.path, pydantic.main as a, sbusctl.main as b; print(*(os.path.isfile(each.__cached__) for each in (a, b)))"
         assert first_user.run([made.python, "-c", code], env=made.env).stdout == "True True\n"
     finally:
         made.remove()

@@ -1,10 +1,10 @@
-"""sbusd.client's ``Bus``: a message at a time, together (coalesced, and taken in lists), and with ``gather``."""
+"""sbus's ``Bus``: a message at a time, together (coalesced, and taken in lists), and with ``gather``."""
 
 from __future__ import annotations
 
 import time
 
-from sbusd.client import Bus, Message
+from sbus import Bus, Message
 from tests.bench.peers.clients.run import END, END_SECONDS, Supply, Tally, Trips
 
 KEY = b"bench/load"

@@ -1,10 +1,10 @@
-"""sbusd.client's ``AsyncBus``; a message at a time, and together: coalesced, and taken in lists."""
+"""sbus's ``AsyncBus``; a message at a time, and together: coalesced, and taken in lists."""
 
 from __future__ import annotations
 
 import asyncio
 
-from sbusd.client import AsyncBus, Message
+from sbus import AsyncBus, Message
 from tests.bench.peers.clients.run import END, END_SECONDS, Supply, Tally, Trips
 
 KEY = b"bench/load"

@@ -1,8 +1,8 @@
-"""sbusd.client's ``Bus`` on two linked hosts: what one publishes appears on the other below ``host/alpha/``."""
+"""sbus's ``Bus`` on two linked hosts: what one publishes appears on the other below ``host/alpha/``."""
 
 from __future__ import annotations
 
-from sbusd.client import Bus, Message
+from sbus import Bus, Message
 from tests.bench.peers.clients import sbus
 from tests.bench.peers.clients.run import Tally
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sbusd.client import AsyncBus, Message
-from sbusd.client.errors import SbusError
-from sbusd.client.store.items import Put, StoredMessage
-from sbusd.client.store.requests import NewMessage
+from sbus import AsyncBus, Message
+from sbus.errors import SbusError
+from sbus.store.items import Put, StoredMessage
+from sbus.store.requests import NewMessage
 from tests.bench.store.clients.contract import JOBS, LOG, STATE
 
 

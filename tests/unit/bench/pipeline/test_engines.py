@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.archive.record.schema import Row, rows_of
-from sbusd.archive.record.segments import RecordReader
-from sbusd.archive.tables.schema import TABLES
+from sbus_archive.record.schema import Row, rows_of
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.tables.schema import TABLES
 from tests.bench.pipeline import duckdb_tables, polars_tables
 from tests.bench.pipeline.archive import HOSTS, make_archive, make_part
 from tests.bench.pipeline.engines import COMPARED, ENGINES

@@ -15,7 +15,7 @@ from tools.stage import ROOT
 
 DEBIAN = ROOT / "packaging/debian"
 SPEC = ROOT / "packaging/rpm/sbusd.spec"
-COMPLETION = Path("sbusd/ctl/completion")
+COMPLETION = Path("sbusctl/completion")
 
 _PLACES = {
     "%{_bindir}/": "usr/bin/",
@@ -62,7 +62,7 @@ def _debian_patterns() -> list[str]:
 
 def _here(pattern: str) -> str:
     """Return where here is what a Debian package installs by *pattern*; fnmatch lets a ``*`` match beyond a slash."""
-    return pattern.removeprefix("usr/lib/python3*/dist-packages/").removeprefix("sbusd/ctl/")
+    return pattern.removeprefix("usr/lib/python3*/dist-packages/").removeprefix("sbusctl/")
 
 
 def _rpm_patterns() -> list[str]:
@@ -106,7 +106,7 @@ def test_rpms_have_everything_once() -> None:
         ({"man/new.1"}, ["man/sbus*"], ["man/new.1: in no package", "man/sbus*: takes nothing"]),
         ({"man/sbus.7"}, ["man/sbus*", "man/sbus.7"], ["man/sbus.7: ['man/sbus*', 'man/sbus.7']"]),
         ({"usr/bin/sbus-recorder"}, ["usr/bin/sbus-recorder"], []),
-        ({"sbusd/relay", "sbusd/py.typed"}, ["sbusd"], []),
+        ({"sbus_services/relay", "sbusd/py.typed"}, ["sbusd"], []),
         ({"units/catalog/sbusd.catalog"}, ["units/catalog"], []),
     ],
 )

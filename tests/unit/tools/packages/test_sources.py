@@ -22,7 +22,7 @@ def tree(tmp_path: Path) -> Path:
         "sbusd/dataplane/switch.cpp": "built",
         "sbusd/dataplane/switch.html": "built",
         "sbusd/dataplane/switch.so": "built",
-        "sbusd/report/page.html": "<!doctype html>",
+        "sbus_archive/report/page.html": "<!doctype html>",
         "sbusd/__pycache__/a.pyc": "built",
         "man/sbus.7": ".Dd\n",
         "packaging/debian/rules": "#!/usr/bin/make -f\n",
@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbusd/dataplane/switch.pyx", "sbusd/report/page.html"]
+SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbusd/dataplane/switch.pyx", "sbus_archive/report/page.html"]
 
 
 def _names(root: Path) -> list[str]:

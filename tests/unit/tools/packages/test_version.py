@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import sbusd
+import sbus
 from tools.packages import version
 from tools.packages.errors import PackagingError
 
@@ -26,7 +26,7 @@ def test_all_have_the_version_of_the_project() -> None:
     assert project[0].isdigit()
     assert version.changelog_version()[0] == project
     assert version.spec_version() == project
-    assert sbusd.__version__ == project
+    assert sbus.__version__ == project
 
 
 def test_a_changelog_is_read(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Files on disk: the record of the traffic, and the tables that the pipeline computes from it."""

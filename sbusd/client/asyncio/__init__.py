@@ -1,1 +1,0 @@
-"""The client for asyncio: :class:`~sbusd.client.asyncio.bus.AsyncBus`. Most of ``sbusd.client.sync`` is made from it: ``make faces``."""

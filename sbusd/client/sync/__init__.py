@@ -1,1 +1,0 @@
-"""The blocking client: :class:`~sbusd.client.sync.bus.Bus`. ``sbusd.client.asyncio`` has the same modules for asyncio."""

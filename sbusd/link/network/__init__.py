@@ -1,1 +1,0 @@
-"""The adapters of the link to a network: NATS, or TLS between the hosts themselves. Both implement `sbusd.link.ports.Network`."""

@@ -1,1 +1,0 @@
-"""The wire protocol, without I/O: sbus-protocol(7) as code."""

@@ -1,0 +1,47 @@
+"""The services of the system count the ids of a user together."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+import sbusd
+from sbus import Request
+from sbus.asyncio.service_bus import ServiceBus
+from tests.support.minibus import MiniBus
+
+USER_PROGRAMS = {"client", "ctl"}
+"""Packages that serve as a program of a user does: each uid is a user there."""
+
+OF_ROOT = {"recorder"}
+"""Services that permit no other caller than root and their own user."""
+
+
+def test_a_request_counts_for_the_user_that_is_charged(mini_bus: MiniBus) -> None:
+    async def main() -> None:
+        async with ServiceBus.connect(mini_bus.address) as serving, ServiceBus.connect(mini_bus.address) as caller:
+            ready = asyncio.Event()
+            serving.service("party")(_party)
+            running = asyncio.ensure_future(serving.serve_all(lambda uid: uid + 7_000, ready.set))
+            await asyncio.wait([running, asyncio.ensure_future(ready.wait())], return_when=asyncio.FIRST_COMPLETED)
+            uid = int(await caller.call("party"))
+            running.cancel()
+            assert uid >= 7_000
+
+    asyncio.run(main())
+
+
+def _party(request: Request) -> str:
+    assert request.party == (request.caller.uid + 7_000, 0)
+    return str(request.party[0])
+
+
+@pytest.mark.parametrize("package", sorted(path.name for path in Path(sbusd.__path__[0]).iterdir() if path.is_dir()))
+def test_each_service_of_the_system_says_who_is_charged(package: str) -> None:
+    """``AsyncBus.serve`` and ``Bus.serve`` charge the uid itself."""
+    if package not in USER_PROGRAMS | OF_ROOT:
+        for path in (Path(sbusd.__path__[0]) / package).rglob("*.py"):
+            assert not re.search(r"\bbus\.serve\(|AsyncServer\(|\bDispatcher\(\)", path.read_text()), path
