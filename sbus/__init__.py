@@ -4,7 +4,7 @@ of them, and asyncio alone takes longer to import than the rest."""
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sbus.protocol import __version__
+from sbus.protocol import __version__ as __version__
 
 if TYPE_CHECKING:
     from sbus.asyncio.bus import AsyncBus
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     )
     from sbus.notices import raise_missing
     from sbus.pattern_hints import PatternWarning
+    from sbus.protocol.credentials import Peer
     from sbus.rpc.caller_access import Allow, Twins
     from sbus.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
     from sbus.rpc.cancellation import Cancellation
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from sbus.sync.store import Job, Store
     from sbus.sync.stored_streams import RemoteStore
     from sbus.sync.streams import Presence, Subscription, Tap
-    from sbus.protocol.credentials import Peer
 
 __all__ = [
     "CALL_SECONDS",

@@ -15,10 +15,10 @@ from functools import partial
 from sbus.bus_calls import Call, Expects
 from sbus.errors import RemoteRefusal, SbusError, Unanswered, Unsupported
 from sbus.outgoing import Outgoing
-from sbus.reconnection import SavedSettings
-from sbus.statistics import Statistics
 from sbus.protocol import controls
 from sbus.protocol.packets import BATCH_FEATURE, control_packet
+from sbus.reconnection import SavedSettings
+from sbus.statistics import Statistics
 
 PACE_FEATURE = b"pace"
 GROUP_FEATURE = b"group"

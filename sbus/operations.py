@@ -20,13 +20,13 @@ from sbus.encoding import Data, control_key, payload_bytes, to_bytes
 from sbus.errors import Disconnected, NoBus, RemoteRefusal, TimedOut
 from sbus.features import FAIR
 from sbus.inbox import Bounds, Inbox
-from sbus.session import Session
 from sbus.protocol import controls
 from sbus.protocol.credentials import Peer, parse_name
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.keys import text_of
 from sbus.protocol.packets import control_packet
 from sbus.protocol.vouching import loss_payload
+from sbus.session import Session
 
 if TYPE_CHECKING:
     from sbus.rpc.service import Dispatcher

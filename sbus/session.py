@@ -24,13 +24,13 @@ from sbus.incoming import GROUP_HEAD, SENT_HEAD, MessageRun, Senders, measure_ru
 from sbus.items import Message, Reconnected
 from sbus.notices import NoticeLog, Refusals
 from sbus.outgoing import Outgoing
-from sbus.reconnection import SavedSettings
-from sbus.statistics import Statistics
 from sbus.protocol import controls
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.keys import KeySpace, parse_connection_address
 from sbus.protocol.memberships import split_stored, subscription_packet, unsubscription_packet
 from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_PACKET_BYTES, control_packet, parse_batch
+from sbus.reconnection import SavedSettings
+from sbus.statistics import Statistics
 
 
 class MessageObserver(Protocol):

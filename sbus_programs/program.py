@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.files import ConfigError
 from sbus_programs.exhaustion import exhausted
-from sbus.protocol.errors import SbusError
 from sbus_programs.standard_error import fail
 from sbus_programs.standard_output import print_line
 from sbus_programs.systemd.service_user import acting_as_user_of, valid

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.users import ChargedUsers
 from sbus_programs.exhaustion import exhausted
-from sbus.protocol.errors import SbusError
 from sbus_programs.systemd.event_loop import run_until_signal
 from sbus_programs.systemd.log_records import LimitedLog, LogMessage
 from sbus_programs.systemd.service_manager import ServiceManager

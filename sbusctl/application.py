@@ -10,14 +10,14 @@ from typing import NoReturn
 
 import typer
 
+from sbus.protocol.errors import SbusError
+from sbus_programs.helptext import UsageError, show_usage_error
+from sbus_programs.standard_output import discard_rest
 from sbusctl.command_line import Call, read_call
 from sbusctl.errors import INTERRUPTED, error_text, exit_on_error, exit_on_signals, print_error
 from sbusctl.group import CONTEXT, CommandGroup
 from sbusctl.output import write_lines
 from sbusctl.settings import common_options, with_json_flag
-from sbus_programs.helptext import UsageError, show_usage_error
-from sbus.protocol.errors import SbusError
-from sbus_programs.standard_output import discard_rest
 
 _PROGRAM = "sbusctl"
 

@@ -17,9 +17,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from sbus_programs.helptext import UsageError, may_be_empty
 from sbusctl.group import ACTIONS, COMMANDS, command_function
 from sbusctl.settings import common_options
-from sbus_programs.helptext import UsageError, may_be_empty
 
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")

@@ -12,11 +12,11 @@ from types import FrameType
 import typer
 
 from sbus import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError
+from sbus.protocol.errors import ProtocolError, SbusError
+from sbus_programs.helptext import shortened
+from sbus_programs.standard_error import write_errors
 from sbusctl.output import OutputClosedError, visible
 from sbusctl.payloads import BLOB_ADVICE
-from sbus_programs.helptext import shortened
-from sbus.protocol.errors import ProtocolError, SbusError
-from sbus_programs.standard_error import write_errors
 
 EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 

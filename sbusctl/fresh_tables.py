@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sbus_archive.storage.location import ArchivePath
 from sbus import NoBus, NoRecipient, RemoteError, RemoteRefusal
 from sbus.bus_socket import SYSTEM_ADDRESS
 from sbus.errors import sbusctl
+from sbus.protocol.errors import SbusError
+from sbus_archive.storage.location import ArchivePath
 from sbusctl.errors import print_error
 from sbusctl.output import visible
 from sbusctl.settings import Settings
-from sbus.protocol.errors import SbusError
 
 ARCHIVE = Path("/var/lib/sbus-recorder/archive")
 TABLES = Path("/var/lib/sbus-pipeline")

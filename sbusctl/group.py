@@ -10,10 +10,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from sbus_programs.helptext import PlainCommand, PlainGroup, UsageError
 from sbusctl.errors import exit_on_error
 from sbusctl.output import JsonStyle
 from sbusctl.settings import JSON_OPTION
-from sbus_programs.helptext import PlainCommand, PlainGroup, UsageError
 
 SECTIONS = {
     "Message": {

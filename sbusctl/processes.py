@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
+from sbus_programs.systemd.processes import Process, process_of
 from sbusctl.formatting import NOTHING
 from sbusctl.output import visible
-from sbus_programs.systemd.processes import Process, process_of
 
 if TYPE_CHECKING:
     from sbusctl.responses import ConnectionInfo

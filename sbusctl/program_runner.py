@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from sbus import Request, ServiceError
-from sbusctl.processes import user_name
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbusctl.processes import user_name
 
 MAX_ANSWER_BYTES = MAX_PACKET_BYTES // 4 * 3
 """Maximum output: a response holds no more, because base64 makes four bytes of three."""

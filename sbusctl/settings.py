@@ -10,10 +10,10 @@ import typer
 
 from sbus import Bus, bus_address
 from sbus.bus_socket import parse_target
+from sbus.protocol.errors import SbusError
+from sbus_programs.helptext import UsageError, VersionOption
 from sbusctl.errors import error_text
 from sbusctl.output import JsonStyle, is_terminal
-from sbus_programs.helptext import UsageError, VersionOption
-from sbus.protocol.errors import SbusError
 
 TIMEOUT_SECONDS = 30.0
 """Time limit for responses of the bus: systemd may have to start it first."""

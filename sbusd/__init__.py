@@ -1,1 +1,1 @@
-"""sbusd, the bus: a message bus for one machine. The other houses are clients of it, or what it shares with them: docs/architecture.md."""
+"""sbusd, the bus: a message bus for one machine. The other packages are its clients, or what it shares with them."""

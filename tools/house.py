@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.imports import imports_of_tree, module_of
 from tools.packages.sources import source_files
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
 LONG = 100
 """Columns. A longer line is counted."""
@@ -32,7 +32,7 @@ class Tree:
     @cached_property
     def files(self) -> list[Path]:
         """Their paths, relative to the root."""
-        return source_files(self.root, ("sbusd", "clients", "tests", "tools"))
+        return source_files(self.root, (*HOUSES, "clients", "tests", "tools"))
 
     def lines(self, folders: Iterable[str], kinds: Iterable[str] = ()) -> Iterator[str]:
         """Yield each line of the files in *folders* that end with one of *kinds*; of all files without it."""
@@ -43,8 +43,8 @@ class Tree:
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
-        """For each module of the package, the other modules of it that it imports."""
-        modules = {module_of(path) for path in self.files if path.parts[0] == "sbusd" and path.suffix in _CODE - {".pxi"}}
+        """For each module of the packages, the others of them that it imports."""
+        modules = {module_of(path) for path in self.files if path.parts[0] in HOUSES and path.suffix in _CODE - {".pxi"}}
         found: dict[str, set[str]] = {module: set() for module in modules}
         for each in imports_of_tree(self.root):
             origin = module_of(each.path)
@@ -56,19 +56,19 @@ class Tree:
     @cached_property
     def cimports(self) -> dict[str, set[str]]:
         """For each compiled module, the other modules whose declarations it takes."""
-        declared = {module_of(path) for path in self.files if path.suffix == ".pxd" and path.parts[0] == "sbusd"}
-        pattern = re.compile(r"^from (sbusd[\w.]*) cimport ", re.MULTILINE)
+        declared = {module_of(path) for path in self.files if path.suffix == ".pxd" and path.parts[0] in HOUSES}
+        pattern = re.compile(r"^from (sbus[\w.]*) cimport ", re.MULTILINE)
         found: dict[str, set[str]] = {}
         for path in self.files:
-            if path.parts[0] == "sbusd" and path.suffix in {".pyx", ".pxd"}:
+            if path.parts[0] in HOUSES and path.suffix in {".pyx", ".pxd"}:
                 named = set(pattern.findall((self.root / path).read_text())) & declared
                 found.setdefault(module_of(path), set()).update(named - {module_of(path)})
         return found
 
 
 def source_lines(tree: Tree) -> float:
-    """Return the lines of the product: of the package and the clients."""
-    return sum(1 for _ in tree.lines(("sbusd", "clients")))
+    """Return the lines of the product: of the packages and the clients, without their pages."""
+    return sum(1 for _ in tree.lines((*HOUSES, "clients"), {path.suffix for path in tree.files} - {".md"}))
 
 
 def test_lines(tree: Tree) -> float:
@@ -77,8 +77,8 @@ def test_lines(tree: Tree) -> float:
 
 
 def modules(tree: Tree) -> float:
-    """Return how many files of the package have code: modules, and what extension modules include."""
-    return sum(path.parts[0] == "sbusd" and path.suffix in _COMPILED for path in tree.files)
+    """Return how many files of the packages have code: modules, and what extension modules include."""
+    return sum(path.parts[0] in HOUSES and path.suffix in _COMPILED for path in tree.files)
 
 
 def circles(tree: Tree) -> float:
@@ -107,14 +107,14 @@ def cimport_chain(tree: Tree) -> float:
 
 
 def comments(tree: Tree) -> float:
-    """Return the share of the package's lines that are comments, in percent."""
-    lines = [line.strip() for line in tree.lines(("sbusd",), _CODE)]
+    """Return the share of the packages' lines that are comments, in percent."""
+    lines = [line.strip() for line in tree.lines(HOUSES, _CODE)]
     return 100 * sum(line.startswith("#") for line in lines) / max(1, len(lines))
 
 
 def long_lines(tree: Tree) -> float:
     """Return the share of lines of code with more than 100 columns, in percent."""
-    lines = list(tree.lines(("sbusd", "clients", "tests", "tools"), _CODE))
+    lines = list(tree.lines((*HOUSES, "clients", "tests", "tools"), _CODE))
     return 100 * sum(len(line) > LONG for line in lines) / max(1, len(lines))
 
 
@@ -136,12 +136,12 @@ class Figure:
 
 
 FIGURES = (
-    Figure("lines of source, sbusd and clients", source_lines, 88_000, 112_900),
+    Figure("lines of source, packages and clients", source_lines, 88_000, 112_900),
     Figure("lines of tests", test_lines, 105_000, 144_100),
-    Figure("files with code in sbusd", modules, 480, 571),
+    Figure("files with code in packages", modules, 480, 571),
     Figure("modules that import themselves by way of others", circles, 0, 0),
     Figure("compiled modules in the longest chain of cimports", cimport_chain, 6, 6),
-    Figure("comments in sbusd, % of lines", comments, 4, 0.85, is_least=True),
+    Figure("comments in packages, % of lines", comments, 4, 0.85, is_least=True),
     Figure(f"lines of code over {LONG} columns, %", long_lines, 1, 8.1),
 )
 

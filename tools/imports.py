@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.stage import HOUSES
+from tools.stage import HOUSES, house_files
 
 _CYTHON_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(?P<origin>[\w.]+)[ \t]+)?c?import[ \t]+(?P<names>\([^)]*\)|[^\n#]+)", re.MULTILINE)
 
@@ -35,9 +35,8 @@ class Import:
 
 def imports_of_tree(root: Path) -> Iterator[Import]:
     """Yield every import in the packages under *root*; paths are relative to *root*."""
-    for path in sorted(path for house in HOUSES for path in (root / house).rglob("*")):
-        if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}:
-            yield from _imports_of(path, path.relative_to(root), path.read_text())
+    for path in house_files(".py", ".pyi", ".pyx", ".pxi", ".pxd", root=root):
+        yield from _imports_of(path, path.relative_to(root), path.read_text())
 
 
 @functools.cache

@@ -22,6 +22,12 @@ ROOT = Path(__file__).resolve().parents[1]
 HOUSES = ("sbus", "sbus_archive", "sbus_programs", "sbus_services", "sbusctl", "sbusd")
 """The packages of the project: each has a README.md that says what is in it."""
 
+
+def house_files(*suffixes: str, root: Path = ROOT) -> list[Path]:
+    """Return the files of the packages in *root* that end with one of *suffixes*, such as ``.py``, sorted."""
+    return sorted(path for house in HOUSES for path in (root / house).rglob("*") if path.suffix in suffixes)
+
+
 NOBODY = 65_534
 """A user and a group that own nothing: files that they can read are readable by all users."""
 

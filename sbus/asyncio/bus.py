@@ -54,12 +54,12 @@ from sbus.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbus.items import PRESENCE_PATTERN
 from sbus.notices import OnGap, OnRefused
 from sbus.operations import Deadline
-from sbus.session import Session
-from sbus.statistics import Statistics
 from sbus.protocol import controls
 from sbus.protocol.credentials import Peer
 from sbus.protocol.keys import text_of
 from sbus.protocol.memberships import stored_pattern
+from sbus.session import Session
+from sbus.statistics import Statistics
 
 if TYPE_CHECKING:
     from sbus.asyncio.last_values import AsyncLastValues

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sized
 from typing import Generic, Self, TypeVar
 
-from sbus.asyncio.beginning import AsyncBeginning
+from sbus.asyncio.beginning import AsyncBeginning, WarnsIfUnused
 from sbus.asyncio.link import AsyncLink
-from sbus.asyncio.unused_subscriptions import WarnsIfUnused
 from sbus.errors import Closed
 from sbus.inbox import Inbox, inbox_text
 from sbus.items import Item, Message

@@ -12,8 +12,8 @@ from sbus.errors import Closed, TimedOut
 from sbus.inbox import LIST_ITEMS, Inbox
 from sbus.items import Gap, Item, Reconnected
 from sbus.notices import OnGap
-from sbus.store.merging import merged
 from sbus.protocol.memberships import split_stored
+from sbus.store.merging import merged
 
 if TYPE_CHECKING:
     from sbus.asyncio.store import AsyncStore

@@ -40,10 +40,10 @@ from sbus.items import Item
 from sbus.late_modules import import_late_modules
 from sbus.operations import Begin, Deadline, Operation, Send, Step, until_check
 from sbus.outgoing import CLOSING_SECONDS
+from sbus.protocol.packets import MAX_BATCH_BYTES
 from sbus.reconnection import ReconnectAttempts
 from sbus.resubscription import resubscribe
 from sbus.session import Session
-from sbus.protocol.packets import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 

@@ -7,10 +7,10 @@ from asyncio import sleep as pause_for
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
+from sbus.protocol.framed_data import MAX_FRAMES
 from sbus.store.errors import StoreError
 from sbus.store.items import Put
 from sbus.store.requests import NewMessage, PutRequest, put_requests
-from sbus.protocol.framed_data import MAX_FRAMES
 
 __all__ = ["AsyncPutGathering", "pause_for"]
 

@@ -15,6 +15,8 @@ from sbus.asyncio.put_gathering import AsyncPutGathering
 from sbus.asyncio.stored_streams import AsyncRemoteStore, AsyncStoredStreams
 from sbus.encoding import Data
 from sbus.errors import Closed, Disconnected, SbusError, TimedOut
+from sbus.protocol.envelope import NUMBER_LIMITS
+from sbus.protocol.framed_data import MAX_JOBS
 from sbus.store.errors import StoreError
 from sbus.store.items import (
     Lease,
@@ -44,8 +46,6 @@ from sbus.store.requests import (
     reason_text,
     request_data,
 )
-from sbus.protocol.envelope import NUMBER_LIMITS
-from sbus.protocol.framed_data import MAX_JOBS
 
 
 class AsyncJob:

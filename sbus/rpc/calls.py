@@ -38,9 +38,6 @@ from sbus.errors import (
     TimedOut,
 )
 from sbus.operations import Begin, Deadline, Operation, Settle, ask_members, members
-from sbus.rpc.cancellation import post, withdraw
-from sbus.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests
-from sbus.session import Session
 from sbus.protocol import controls
 from sbus.protocol.credentials import Peer, unknown_peer
 from sbus.protocol.envelope import (
@@ -54,6 +51,9 @@ from sbus.protocol.envelope import (
     start_command,
 )
 from sbus.protocol.packets import control_packet, subscribe_packet
+from sbus.rpc.cancellation import post, withdraw
+from sbus.rpc.pending_requests import ANSWERS, DISCONNECT_HEAD, PeerWatch, PendingRequest, PendingRequests
+from sbus.session import Session
 
 CALL_SECONDS = 30.0
 """Default timeout of a call: the bus's own default for a blocked client. The disconnection of a service is known at once."""

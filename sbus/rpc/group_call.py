@@ -12,11 +12,11 @@ from collections import deque
 from sbus.bus_calls import Call, RequestCall
 from sbus.errors import TimedOut
 from sbus.operations import Begin, Deadline, Operation, Settle, members
+from sbus.protocol.credentials import Peer
+from sbus.protocol.errors import SbusError
 from sbus.rpc.calls import MAX_CONCURRENT_REQUESTS, Answer, Caller, Invocation, Outcome
 from sbus.rpc.cancellation import withdraw
 from sbus.rpc.pending_requests import PendingRequest
-from sbus.protocol.credentials import Peer
-from sbus.protocol.errors import SbusError
 
 
 class GroupCall:

@@ -10,11 +10,11 @@ from typing import Protocol
 from sbus.bus_calls import Call, Expects, PresenceCall
 from sbus.errors import AnswerLost, RemoteRefusal
 from sbus.inbox import Inbox
+from sbus.protocol import controls
+from sbus.protocol.packets import control_packet, subscribe_packet, unsubscribe_packet
 from sbus.rpc.cancellation import Cancellation
 from sbus.rpc.pending_requests import DISCONNECT_HEAD
 from sbus.session import Session
-from sbus.protocol import controls
-from sbus.protocol.packets import control_packet, subscribe_packet, unsubscribe_packet
 
 _WATCHED_CALLERS = 1_024
 """Callers that are watched although no request of theirs runs, so that the next long call needs no subscription; as for callees."""

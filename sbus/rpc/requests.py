@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from sbus.rpc.cancellation import Cancellation
-from sbus.rpc.handlers import InvalidResultError
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import TEXT_LIMITS, Envelope
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbus.protocol.printable import printable
+from sbus.rpc.cancellation import Cancellation
+from sbus.rpc.handlers import InvalidResultError
 
 Result = bytes | str | None
 """The result of a handler: bytes, text to encode in UTF-8, or None for no bytes."""

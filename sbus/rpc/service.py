@@ -22,12 +22,6 @@ from dataclasses import dataclass
 from sbus.errors import RemoteRefusal, ServiceError
 from sbus.inbox import Inbox
 from sbus.items import Gap, Item, Message, Reconnected, Replaced
-from sbus.rpc.caller_access import UNCHECKED, Allow, Twins, calling_problem, name_of, relaying_problem
-from sbus.rpc.handlers import InvalidResultError, check_handler
-from sbus.rpc.live_requests import CallerWatch, LiveRequests
-from sbus.rpc.request_queue import WAITING_PER_USER, PendingTasks, RequestQueue
-from sbus.rpc.requests import Handler, Request, Task
-from sbus.rpc.streaming import ServiceStreams
 from sbus.protocol.credentials import Peer, remote_peer
 from sbus.protocol.envelope import (
     Envelope,
@@ -41,6 +35,12 @@ from sbus.protocol.envelope import (
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.memberships import SERVICE_GROUP, stored_pattern
 from sbus.protocol.printable import printable
+from sbus.rpc.caller_access import UNCHECKED, Allow, Twins, calling_problem, name_of, relaying_problem
+from sbus.rpc.handlers import InvalidResultError, check_handler
+from sbus.rpc.live_requests import CallerWatch, LiveRequests
+from sbus.rpc.request_queue import WAITING_PER_USER, PendingTasks, RequestQueue
+from sbus.rpc.requests import Handler, Request, Task
+from sbus.rpc.streaming import ServiceStreams
 
 LOG = logging.getLogger("sbus.rpc.service")
 

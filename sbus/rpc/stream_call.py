@@ -15,14 +15,14 @@ from typing import ClassVar
 from sbus.arguments import check_count
 from sbus.errors import AnswerLost, RemoteError, TimedOut
 from sbus.operations import Operation, Send, Settle
-from sbus.rpc.calls import Answer, Caller, Invocation, check_member
-from sbus.rpc.cancellation import PAST, cancel_packets
-from sbus.rpc.pending_requests import PendingRequest
-from sbus.rpc.streaming import MAX_WINDOW
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import Envelope
 from sbus.protocol.errors import SbusError
 from sbus.protocol.packets import publish_packet
+from sbus.rpc.calls import Answer, Caller, Invocation, check_member
+from sbus.rpc.cancellation import PAST, cancel_packets
+from sbus.rpc.pending_requests import PendingRequest
+from sbus.rpc.streaming import MAX_WINDOW
 
 STREAM_WINDOW = 16
 """Default number of parts on the way: of the largest parts, not quite what the bus queues for a client by default."""

@@ -28,11 +28,11 @@ from sbus.inbox import LIST_ITEMS, Inbox
 from sbus.items import Item, Message
 from sbus.memory_files import BlobData
 from sbus.notices import OnGap
+from sbus.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_PASS_EXPIRE, parse_reference
 from sbus.sync.blob_socket import BlobSocket
 from sbus.sync.iteration import IterationByReceive
 from sbus.sync.link import SyncLink
 from sbus.sync.streams import Subscription
-from sbus.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_PASS_EXPIRE, parse_reference
 
 
 class BlobMethods:

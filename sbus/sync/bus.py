@@ -34,6 +34,10 @@ from sbus.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbus.items import PRESENCE_PATTERN
 from sbus.notices import OnGap, OnRefused
 from sbus.operations import Deadline
+from sbus.protocol import controls
+from sbus.protocol.credentials import Peer
+from sbus.protocol.keys import text_of
+from sbus.protocol.memberships import stored_pattern
 from sbus.session import Session
 from sbus.statistics import Statistics
 from sbus.sync.beginning import Beginning, begin, make_link
@@ -42,10 +46,6 @@ from sbus.sync.calls import CallMethods
 from sbus.sync.control import ControlMethods
 from sbus.sync.link import SyncLink
 from sbus.sync.streams import Presence, Subscription, Tap
-from sbus.protocol import controls
-from sbus.protocol.credentials import Peer
-from sbus.protocol.keys import text_of
-from sbus.protocol.memberships import stored_pattern
 
 if TYPE_CHECKING:
     from sbus.sync.last_values import LastValues

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from sbus.arguments import check_callable
 from sbus.encoding import Data, payload_bytes, service_group
+from sbus.protocol.credentials import Peer
+from sbus.protocol.memberships import SERVICE_GROUP
 from sbus.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbus.rpc.group_call import GroupCall
 from sbus.rpc.stream_call import STREAM_WINDOW, StreamCall, StreamInvocation
 from sbus.session import Session
 from sbus.sync.link import SyncLink
-from sbus.protocol.credentials import Peer
-from sbus.protocol.memberships import SERVICE_GROUP
 
 if TYPE_CHECKING:
     from sbus.rpc.caller_access import Allow, Twins

@@ -10,11 +10,11 @@ from sbus.errors import Closed, TimedOut
 from sbus.inbox import LIST_ITEMS, Inbox
 from sbus.items import Gap, Item, Reconnected
 from sbus.notices import OnGap
+from sbus.protocol.memberships import split_stored
 from sbus.store.merging import merged
 from sbus.sync.iteration import IterationByReceive
 from sbus.sync.link import SyncLink
 from sbus.sync.streams import Subscription
-from sbus.protocol.memberships import split_stored
 
 if TYPE_CHECKING:
     from sbus.sync.store import Store

@@ -12,6 +12,8 @@ from typing import Self
 from sbus.arguments import check_count, time_limit
 from sbus.encoding import Data
 from sbus.errors import Closed, Disconnected, SbusError, TimedOut
+from sbus.protocol.envelope import NUMBER_LIMITS
+from sbus.protocol.framed_data import MAX_JOBS
 from sbus.store.errors import StoreError
 from sbus.store.items import (
     Lease,
@@ -45,8 +47,6 @@ from sbus.sync.calls import CallMethods
 from sbus.sync.lease_renewal import LeaseRenewal
 from sbus.sync.put_gathering import PutGathering
 from sbus.sync.stored_streams import RemoteStore, StoredStreams
-from sbus.protocol.envelope import NUMBER_LIMITS
-from sbus.protocol.framed_data import MAX_JOBS
 
 
 class Job:

@@ -14,10 +14,10 @@ from sbus.inbox import LIST_ITEMS, Inbox, inbox_text
 from sbus.items import Item, Message, PresenceItem, TapItem, presence_item, tap_item
 from sbus.notices import OnGap
 from sbus.operations import end_tap
-from sbus.sync.iteration import Events, Iteration
-from sbus.sync.link import SyncLink
 from sbus.protocol.keys import text_of
 from sbus.protocol.memberships import split_stored
+from sbus.sync.iteration import Events, Iteration
+from sbus.sync.link import SyncLink
 
 
 class Subscription(Iteration):

@@ -20,13 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from sbus_archive.record.segments import RecordReader
-from sbus_archive.storage.location import ArchivePath
-from sbus_archive.storage.store import store_of
-from sbus_archive.tables.data_files import DataFile, adopt, new_staging, write_rows
-from sbus_archive.tables.hours import Hour
-from sbus_archive.tables.publication import TableWriter
-from sbus_archive.tables.schema import CALLS, LINKS, RELAY, TABLES, Table, Type
 from sbus_archive.pipeline import measures
 from sbus_archive.pipeline.errors import PipelineError, root_cause
 from sbus_archive.pipeline.measures import is_single, spread, stored
@@ -34,6 +27,13 @@ from sbus_archive.pipeline.partials.source import TableRows, read_rows_of
 from sbus_archive.pipeline.plan import HourTask
 from sbus_archive.pipeline.progress import Progress, RunTotals
 from sbus_archive.pipeline.session import is_local
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.location import ArchivePath
+from sbus_archive.storage.store import store_of
+from sbus_archive.tables.data_files import DataFile, adopt, new_staging, write_rows
+from sbus_archive.tables.hours import Hour
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import CALLS, LINKS, RELAY, TABLES, Table, Type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

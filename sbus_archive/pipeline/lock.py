@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbus_archive.files import LockHeldError, lock_file
 from sbus_archive.pipeline.errors import PipelineError
+from sbus_archive.storage.files import LockHeldError, lock_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from sbus_archive.files import UMASK, check_owner, make_private
+from sbus.protocol.errors import SbusError
 from sbus_archive.optional_packages import how_to_install, use_local_packages
-from sbus_archive.record.layout import INDEX
-from sbus_archive.storage.location import ArchivePath, LocationError, is_remote, parse_location, parse_tables_location
-from sbus_archive.storage.store import store_of
-from sbus_programs.helptext import PlainCommand, VersionOption
 from sbus_archive.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbus_archive.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbus_archive.pipeline.progress import Progress
 from sbus_archive.pipeline.session import is_on_cluster, spark_session
-from sbus.protocol.errors import SbusError
+from sbus_archive.record.layout import INDEX
+from sbus_archive.storage.files import UMASK, check_owner, make_private
+from sbus_archive.storage.location import ArchivePath, LocationError, is_remote, parse_location, parse_tables_location
+from sbus_archive.storage.store import store_of
+from sbus_programs.helptext import PlainCommand, VersionOption
 from sbus_programs.systemd.service_manager import ServiceManager
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def _prepare_directory(tables: Path) -> None:
     Raises:
         PipelineError, ExposedFolderError, OSError: it cannot be used.
     """
+    from sbus_archive.pipeline.run import KNOWN_INDEX  # noqa: PLC0415
     from sbus_archive.tables.data_files import STAGING  # noqa: PLC0415
     from sbus_archive.tables.hours import MANIFESTS  # noqa: PLC0415 - behind the check for packages
     from sbus_archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
-    from sbus_archive.pipeline.run import KNOWN_INDEX  # noqa: PLC0415
 
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
@@ -143,8 +143,8 @@ def _run(archive: ArchivePath, tables: ArchivePath, master: str | None, *, rebui
     _require_packages()
     # The tables reveal as much as the record. Spark and the Delta library use the umask for their files.
     os.umask(os.umask(UMASK) | UMASK)
-    from sbus_archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for packages
     from sbus_archive.pipeline.run import PipelineRun  # noqa: PLC0415
+    from sbus_archive.record.segments import RecordReader  # noqa: PLC0415 - behind the check for packages
 
     with contextlib.ExitStack() as running:
         if isinstance(tables, Path):

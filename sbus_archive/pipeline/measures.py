@@ -16,12 +16,12 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812  # noqa: N812 - as all of Spark's documentation names it
 
-from sbus_archive.record.layout import HOUR_NS
-from sbus_archive.tables.hours import Hour
-from sbus_archive.tables.schema import CALLS, LATENCY_STEPS, LINK_SECONDS, LINKS, PREFIX_SEGMENTS, RELAY, TOP, Table
 from sbus_archive.pipeline.partials.calls import PARTIES, SUMS
 from sbus_archive.pipeline.partials.link_states import COUNTERS, LINK
 from sbus_archive.pipeline.partials.source import FOLDED, LEAST, MOST
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.tables.hours import Hour
+from sbus_archive.tables.schema import CALLS, LATENCY_STEPS, LINK_SECONDS, LINKS, PREFIX_SEGMENTS, RELAY, TOP, Table
 
 HOURLY = ("date", "hour", "host")
 """Columns that identify the hour and the host in every computation."""

@@ -8,15 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from sbus_archive.files import RecordError
+from sbus_archive.pipeline.progress import Progress
+from sbus_archive.pipeline.verification import Verifier
 from sbus_archive.record.index import DayName, IndexListing, hour_of_entry, list_index, read_index, segment_of_entry
 from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry
 from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.files import RecordError
 from sbus_archive.storage.location import ArchivePath
 from sbus_archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbus_archive.tables.schema import CALL_SECONDS, CALLS, LINKS, TABLES
-from sbus_archive.pipeline.progress import Progress
-from sbus_archive.pipeline.verification import Verifier
 
 _ALL = tuple(table.name for table in TABLES)
 _CALL_NS = CALL_SECONDS * 10**9

@@ -16,19 +16,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sbus_archive.files import RecordError, TablesError
+from sbus_archive.pipeline.errors import PipelineError
+from sbus_archive.pipeline.plan import ArchiveIndex, HourTask
+from sbus_archive.pipeline.progress import Progress, RunTotals
+from sbus_archive.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
 from sbus_archive.record.index import DayName, IndexListing, hour_of_entry, list_index, read_day
 from sbus_archive.record.layout import IndexEntry
 from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.files import RecordError, TablesError
 from sbus_archive.storage.location import ArchivePath, is_remote
 from sbus_archive.storage.store import FileStore, store_of
 from sbus_archive.tables.hours import Hour, Manifest
 from sbus_archive.tables.publication import TableWriter
 from sbus_archive.tables.schema import VERSION
-from sbus_archive.pipeline.errors import PipelineError
-from sbus_archive.pipeline.plan import ArchiveIndex, HourTask
-from sbus_archive.pipeline.progress import Progress, RunTotals
-from sbus_archive.pipeline.verification import Damaged, verify_in_threads, verify_with_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

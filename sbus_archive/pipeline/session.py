@@ -17,10 +17,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import sbusd
-from sbus_archive.files import UMASK
 from sbus_archive.optional_packages import how_to_install, pass_local_packages, use_local_packages
 from sbus_archive.pipeline.errors import PermanentError, PipelineError, root_cause
+from sbus_archive.storage.files import UMASK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +39,9 @@ DIRECT_MEMORY = "512m"
 _MALLOC = "MALLOC_ARENA_MAX"
 _ARENAS = "2"
 """Arenas of the C library in each process. The default is eight per processor, which wastes memory."""
+
+PACKAGES = ("sbus", "sbus_archive", "sbus_programs")
+"""The packages that the pipeline imports, and that executors are sent."""
 
 _STATIC = {
     "spark.app.name": "sbus-pipeline",
@@ -143,7 +145,7 @@ def spark_session(master: str | None, *, is_small: bool = False) -> Iterator[Spa
             try:
                 _send_package(session, Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sbus-pipeline-"))))
             except OSError as error:
-                raise PipelineError(f"cannot send the package to the executors: {error}") from None
+                raise PipelineError(f"cannot send the packages to the executors: {error}") from None
         yield session
 
 
@@ -154,14 +156,17 @@ def _stop(session: SparkSession) -> None:
 
 
 def _send_package(session: SparkSession, folder: Path) -> None:
-    """Send the modules of this package to the executors, which need not have it. Spark reads the file in *folder* until it stops."""
-    package = Path(sbusd.__file__).parent
-    if not package.is_dir():
-        return  # it was itself sent by --py-files
-    target = folder / "sbusd-modules.zip"
+    """Send the packages that the pipeline needs to the executors, which need not have them.
+
+    Spark reads the file in *folder* until it stops.
+    """
+    place = Path(__file__).parents[2]
+    if not place.is_dir():
+        return  # they were themselves sent by --py-files
+    target = folder / "sbus-modules.zip"
     with zipfile.ZipFile(target, "w", strict_timestamps=False) as archive:
-        for module in sorted(package.rglob("*.py")):
-            archive.write(module, module.relative_to(package.parent))
+        for module in sorted(module for package in PACKAGES for module in (place / package).rglob("*.py")):
+            archive.write(module, module.relative_to(place))
     session.sparkContext.addPyFile(str(target))
 
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from sbus_archive.files import RecordError
+from sbus_archive.pipeline.errors import PipelineError
 from sbus_archive.record.checksums import MISSING, damage_of
 from sbus_archive.record.layout import IndexEntry
 from sbus_archive.record.segments import RecordReader
-from sbus_archive.pipeline.errors import PipelineError
+from sbus_archive.storage.files import RecordError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from sbus_archive.record.schema import Role
 from sbus.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_members
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import ADDRESS_HEAD
+from sbus_archive.record.schema import Role
 
 _REQUEST = re.compile(rb"(?:rpc/|relayed/|relay/[0-9]{1,20}/|!/conn/[0-9]{1,20}/(?:rpc|relayed)/)[^\0]+", re.DOTALL)
 _REPLY = re.compile(rb"!/conn/([0-9]{1,20})/(?!(?:rpc|relayed)/)[^\0]*", re.DOTALL)

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.index import (
     MAX_DAY_BYTES,
     DayName,
@@ -25,6 +24,7 @@ from sbus_archive.record.index import (
     single_names,
 )
 from sbus_archive.record.layout import INDEX, IndexEntry
+from sbus_archive.storage.files import RecordError
 from sbus_archive.storage.store import Content, FileStore, put_once
 
 GRACE_NS = 6 * 3_600 * 10**9

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from sbus_archive.files import RecordError, make_folder, publish_file
 from sbus_archive.record.layout import INDEX, MAX_ENTRY_BYTES, IndexEntry, SegmentName, is_host, is_hour
+from sbus_archive.storage.files import RecordError, make_folder, publish_file
 from sbus_archive.storage.location import ArchivePath, LocationError, is_remote
 from sbus_archive.storage.store import FileStore, store_of
 

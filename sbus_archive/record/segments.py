@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from sbus_archive.files import RecordError, SegmentGoneError, create_private, draft_of, make_folder, publish_draft
 from sbus_archive.record.checksums import MISMATCH, MISSING
 from sbus_archive.record.index import read_index, write_entry
 from sbus_archive.record.layout import HOUR_NS, IndexEntry, SegmentName, hour_of
 from sbus_archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, RowKind
+from sbus_archive.storage.files import RecordError, SegmentGoneError, create_private, draft_of, make_folder, publish_draft
 from sbus_archive.storage.location import ArchivePath
 from sbus_archive.storage.store import FileStore, store_of
 

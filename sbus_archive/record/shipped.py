@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from sbus_archive.files import FILE_MODE, RecordError, publish_file
+from sbus_archive.storage.files import FILE_MODE, RecordError, publish_file
 
 LIST = "shipped"
 """The name of the list in the directory of the state."""

@@ -15,15 +15,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.files import RecordError, sync_folder
-from sbus_archive.ownership import HostTakenError
+from sbus.protocol.errors import SbusError
 from sbus_archive.record.compaction import DAYS_PER_TURN, Merged, compact
 from sbus_archive.record.index import entries_between
 from sbus_archive.record.layout import OTHERS, IndexEntry
 from sbus_archive.record.schema import SCHEMA, Row, RowKind, batch_of
 from sbus_archive.record.segments import RecordReader, write_segments
-from sbus_archive.storage.store import DamagedCopyError, store_of
-from sbus.protocol.errors import SbusError
 from sbus_archive.recorder.log_messages import (
     ARCHIVE_FAILED,
     ARCHIVE_RESUMED,
@@ -36,6 +33,9 @@ from sbus_archive.recorder.log_messages import (
 )
 from sbus_archive.recorder.retention import CHARGED, Retention, bytes_by_user, listed_users, user_label, with_charged
 from sbus_archive.recorder.wal import WalContent, WalError, read_wal, set_aside
+from sbus_archive.storage.files import RecordError, sync_folder
+from sbus_archive.storage.ownership import HostTakenError
+from sbus_archive.storage.store import DamagedCopyError, store_of
 from sbus_programs.systemd.log_records import Log
 from sbus_programs.wall_clock import Clocks, WallClock
 

@@ -7,8 +7,8 @@ import secrets
 import socket
 from pathlib import Path
 
-from sbus_archive.files import NO_ROOM
-from sbus_archive.ownership import APPLICATION, HOSTS, Owner, Ownership
+from sbus_archive.storage.files import NO_ROOM
+from sbus_archive.storage.ownership import APPLICATION, HOSTS, Owner, Ownership
 from sbus_archive.storage.store import LocalStore
 from sbus_programs.systemd.machine_identity import machine_identity
 

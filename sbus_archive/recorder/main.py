@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from sbus_archive.optional_packages import how_to_install, use_local_packages
-from sbus_archive.ownership import HostTakenError
 from sbus import bus_address
+from sbus_archive.optional_packages import how_to_install, use_local_packages
+from sbus_archive.storage.ownership import HostTakenError
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.recorder import RecorderSettings, load_recorder_settings
 from sbus_programs.config.users import ChargedUsers

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from sbus_archive.record.layout import HOUR_NS, hour_of
 from sbus_archive.record.schema import Row, RowKind, batch_of
-from sbus_programs.config.recorder import RecorderSettings
 from sbus_archive.recorder.log_messages import RESUMED, SUSPENDED
 from sbus_archive.recorder.wal import WalWriter
+from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.systemd.log_records import Log
 
 MAX_BATCH_BYTES = 4 << 20

@@ -10,11 +10,11 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.files import RecordError
+from sbus.protocol.keys import KeySpace
 from sbus_archive.record.layout import IndexEntry
 from sbus_archive.record.schema import RowKind, key_bytes
 from sbus_archive.record.segments import RecordReader
-from sbus.protocol.keys import KeySpace
+from sbus_archive.storage.files import RecordError
 
 _COLUMNS = ("ts", "seq", "kind", "key", "payload", "payload_bytes")
 

@@ -32,10 +32,10 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.files import NO_ROOM, RecordError
 from sbus_archive.record.index import DayName, Unreadable, read_index, segment_of_entry, write_entry
 from sbus_archive.record.layout import HOUR_NS, OTHERS, SUFFIX, IndexEntry, Removal, hour_of
 from sbus_archive.record.shipped import ShippedList
+from sbus_archive.storage.files import NO_ROOM, RecordError
 
 ROW_BYTES = 256
 """Estimated bytes of a row without its text and payload."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_archive.record.calls import CallRecognizer
 from sbus_archive.record.schema import Row, RowKind, key_text
 from sbus_programs.config.recorder import PayloadRule
-from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.systemd.processes import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 from sbus import Bus, Request
 from sbus.errors import RemoteRefusal, ServiceError
+from sbus.protocol.errors import SbusError
 from sbus.reconnection import ReconnectAttempts
 from sbus.rpc.caller_access import Allow
-from sbus.protocol.errors import SbusError
 from sbus_archive.recorder.converter import Converter
 from sbus_archive.recorder.recording import Recording
 from sbus_archive.recorder.tap import RecorderTap

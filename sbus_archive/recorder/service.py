@@ -9,15 +9,11 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sbus_programs import wall_clock
-from sbus_archive.files import LockHeldError, RecordError, lock_file, make_folder, make_private
-from sbus_archive.ownership import HOSTS
+from sbus.protocol.errors import SbusError
 from sbus_archive.record.calls import CallRecognizer
 from sbus_archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbus_archive.record.schema import Row, RowKind
 from sbus_archive.record.shipped import ShippedList
-from sbus_programs.config.recorder import RecorderSettings
-from sbus.protocol.errors import SbusError
 from sbus_archive.recorder.converter import Converter, date_of_recorder
 from sbus_archive.recorder.host_claims import HostClaims
 from sbus_archive.recorder.log_messages import (
@@ -47,6 +43,10 @@ from sbus_archive.recorder.tap import (
     TapRefusedError,
 )
 from sbus_archive.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
+from sbus_archive.storage.files import LockHeldError, RecordError, lock_file, make_folder, make_private
+from sbus_archive.storage.ownership import HOSTS
+from sbus_programs import wall_clock
+from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.systemd.log_records import Log
 from sbus_programs.systemd.service_manager import ServiceManager, StatusReporter
 

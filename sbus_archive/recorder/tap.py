@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sbus.bus_socket import is_gone, open_socket, parse_target, receive_buffer
 from sbus.errors import NoBus, RemoteRefusal
-from sbus.reconnection import ReconnectAttempts
 from sbus.protocol import controls
 from sbus.protocol.errors import ErrorCode, ProtocolError, SbusError
 from sbus.protocol.packets import control_packet, is_batch, parse_batch, parse_error
+from sbus.reconnection import ReconnectAttempts
 from sbus_archive.recorder.rows import unit_in
 
 _TAP_HEAD = b"CMSG " + controls.TAP + b"\0"

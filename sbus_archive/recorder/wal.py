@@ -27,10 +27,10 @@ from typing import Self
 import pyarrow as pa
 from pyarrow import ipc
 
-from sbus_archive.files import sync_folder
+from sbus.protocol.errors import SbusError
 from sbus_archive.record.layout import is_host
 from sbus_archive.record.schema import SCHEMA, VERSION
-from sbus.protocol.errors import SbusError
+from sbus_archive.storage.files import sync_folder
 
 SUFFIX = ".wal"
 

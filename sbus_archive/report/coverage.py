@@ -9,9 +9,9 @@ from typing import Any
 
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import RowKind
+from sbus_archive.report.aggregation import cut_text
 from sbus_archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbus_archive.tables.storage import TableSnapshot
-from sbus_archive.report.aggregation import cut_text
 
 COMPARED = ("traffic", "calls", "losses", "security")
 """The tables that a comparison needs."""

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.tables.storage import TableSnapshot
 from sbus_archive.report.aggregation import (
     BIN,
     OTHERS,
@@ -31,6 +30,7 @@ from sbus_archive.report.aggregation import (
 )
 from sbus_archive.report.coverage import Coverage, Earlier, coverage_of, length_of
 from sbus_archive.report.hosts import CLOSE_COMMAND, distinguished, host_activities, hosts_json
+from sbus_archive.tables.storage import TableSnapshot
 
 BINS = 120
 """Maximum number of points of a chart over time: a phone has about three pixels for each."""

@@ -10,8 +10,8 @@ import json
 from importlib import resources
 from typing import Any
 
-from sbus_archive.optional_packages import how_to_install
 from sbus.protocol.errors import SbusError
+from sbus_archive.optional_packages import how_to_install
 from sbus_archive.report.digest import Digest
 from sbus_archive.report.hosts import failed_calls
 

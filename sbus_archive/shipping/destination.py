@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.compaction import DAYS_PER_TURN, Merged, compact
 from sbus_archive.record.index import MissingEntryError, find_in, segment_of_entry
 from sbus_archive.record.layout import HOUR_NS, SegmentName
 from sbus_archive.record.shipped import ListHeader, ListWriter, ShippedList
-from sbus_archive.storage.store import FileStore
 from sbus_archive.shipping.log_messages import NOT_MERGED
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.store import FileStore
 from sbus_programs.systemd.log_records import Log
 
 INTERVAL_SECONDS = 3600.0

@@ -14,26 +14,26 @@ from typing import Annotated
 
 import typer
 
-from sbus_archive.files import ExposedFolderError, LockHeldError, RecordError, lock_file, make_private
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 from sbus_archive.optional_packages import how_to_install, use_local_packages
-from sbus_archive.ownership import APPLICATION, HostTakenError, Owner, Ownership
 from sbus_archive.record.index import segment_of_entry
 from sbus_archive.record.layout import is_host
 from sbus_archive.record.shipped import LIST, ListHeader, ListWriter, OtherDestinationError
+from sbus_archive.shipping.destination import EXPIRED_LIST, Expiry, IndexMerger, expired_list
+from sbus_archive.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
+from sbus_archive.shipping.service import Heartbeat, Shipper
+from sbus_archive.shipping.upload import Uploader
 from sbus_archive.storage.attempts import Attempts, UnsupportedClientError
+from sbus_archive.storage.files import ExposedFolderError, LockHeldError, RecordError, lock_file, make_private
 from sbus_archive.storage.location import ArchivePath, LocationError, RemotePath, endpoint_of, parse_location
+from sbus_archive.storage.ownership import APPLICATION, HostTakenError, Owner, Ownership
 from sbus_archive.storage.store import DifferentContentError, FileStore, store_of
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.recorder import load_recorder_settings
 from sbus_programs.config.ship import ShipSettings, load_ship_settings
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbus_programs.program import run_configured
-from sbus.protocol.errors import SbusError
-from sbus.protocol.printable import printable
-from sbus_archive.shipping.destination import EXPIRED_LIST, Expiry, IndexMerger, expired_list
-from sbus_archive.shipping.log_messages import DATE, RETRIED, STARTED, STOPPED
-from sbus_archive.shipping.service import Heartbeat, Shipper
-from sbus_archive.shipping.upload import Uploader
 from sbus_programs.standard_error import fail
 from sbus_programs.standard_output import print_line
 from sbus_programs.systemd.log_records import ServiceLog

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.index import DayName, list_index, read_day, segment_of_entry
 from sbus_archive.record.shipped import ListWriter
-from sbus_archive.storage.attempts import StorageError, is_reported, reason_of
-from sbus_archive.storage.store import DamagedCopyError, LocalStore
 from sbus_archive.shipping.destination import Expiry, IndexMerger
 from sbus_archive.shipping.log_messages import DATE, EXPIRED, FAILED, LOST, RESUMED, UNREADABLE
 from sbus_archive.shipping.upload import Outcome, Uploader
+from sbus_archive.storage.attempts import StorageError, is_reported, reason_of
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.store import DamagedCopyError, LocalStore
 from sbus_programs.systemd.log_records import Log
 from sbus_programs.systemd.service_manager import ServiceManager
 from sbus_programs.wall_clock import WallClock

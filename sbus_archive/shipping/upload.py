@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from sbus_archive.files import RecordError
-from sbus_archive.ownership import Ownership
 from sbus_archive.record.index import DayName, find_entry, read_day, read_entry, segment_of_entry
 from sbus_archive.record.layout import HOUR_NS, INDEX, MAX_ENTRY_BYTES, IndexEntry, hour_of
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.ownership import Ownership
 from sbus_archive.storage.store import Content, DifferentContentError, FileStore, put_once
 
 _READINGS = 3

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sbus_archive.storage.location import RemotePath
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_archive.storage.location import RemotePath
 
 ATTEMPTS = 6
 """Maximum number of attempts of one operation: with the delays about ten seconds, which a restart of a server takes."""

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
-from sbus_archive.files import create_private, draft_of, make_folder, publish_draft
-from sbus_archive.storage.location import ArchivePath
 from sbus.protocol.errors import SbusError
+from sbus_archive.storage.files import create_private, draft_of, make_folder, publish_draft
+from sbus_archive.storage.location import ArchivePath
 
 if TYPE_CHECKING:
     from pyarrow import PythonFile

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbus_archive.files import TablesError, make_folder, sync_folder
+from sbus_archive.storage.files import TablesError, make_folder, sync_folder
 from sbus_archive.storage.store import FileStore
 from sbus_archive.tables.hours import Hour
 

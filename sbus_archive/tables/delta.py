@@ -23,8 +23,8 @@ from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookPropert
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from sbus_archive.files import TablesError, sync_folder
 from sbus_archive.storage.attempts import Attempts, advice_about
+from sbus_archive.storage.files import TablesError, sync_folder
 from sbus_archive.storage.location import ArchivePath, table_uri
 from sbus_archive.tables.data_files import DataFile
 from sbus_archive.tables.hours import Hour

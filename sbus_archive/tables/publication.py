@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable, Transaction
 
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import ArchivePath, table_uri
 from sbus_archive.storage.store import store_of
 from sbus_archive.tables.data_files import DataFile, remove_leftovers

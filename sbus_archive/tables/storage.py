@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import ArchivePath, table_uri
 from sbus_archive.storage.store import FileStore, store_of
 from sbus_archive.tables.data_files import DataFile, read_rows, write_rows

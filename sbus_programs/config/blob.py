@@ -7,10 +7,10 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from sbus.protocol.blobs import MAX_HOST_CHARACTERS, is_host
 from sbus_programs.config.hosts import AbsoluteFile
 from sbus_programs.config.quantities import Count, Duration, Size, Spelling, show
 from sbus_programs.config.rules import Subjects
-from sbus.protocol.blobs import MAX_HOST_CHARACTERS, is_host
 
 SYSTEM_BUS = "/run/sbus.socket"
 

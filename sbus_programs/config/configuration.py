@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sbus.protocol.printable import printable
 from sbus_programs.config.files import PATH_MAX, ConfigError
 from sbus_programs.config.quantities import show
 from sbus_programs.config.settings import DaemonSettings
-from sbus.protocol.printable import printable
 
 SHOWN_PREFIXES = 8
 """Maximum number of prefixes in a line: more do not fit on a screen, and the file has them."""

@@ -22,11 +22,11 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from sbus.protocol.printable import printable
 from sbus_programs.config.files import MAX_FILE_BYTES, PACKAGE_FOLDER, PATH_MAX, ConfigError, NotRegularError, read_content
 from sbus_programs.config.quantities import is_whole, show
 from sbus_programs.config.rules import MAX_PREFIX_BYTES, Origin
 from sbus_programs.config.users import LAST_ID, UnknownId
-from sbus.protocol.printable import printable
 
 Table = dict[str, Any]
 KeyPath = tuple[int | str, ...]

@@ -21,13 +21,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sbus.protocol.printable import printable
 from sbus_programs.config.configuration import Configuration, Fault
 from sbus_programs.config.documents import RecoveredDropIn, Table, outermost, read_table, recover, settings_of
 from sbus_programs.config.files import PATH_MAX, ConfigError, overridden
 from sbus_programs.config.rules import MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbus_programs.config.settings import DaemonSettings, QuotaOverride
 from sbus_programs.config.users import NO_ID, UnknownId, unknown_ids_allowed
-from sbus.protocol.printable import printable
 
 _SO_PEERPIDFD = 77
 """On every architecture of Linux but SPARC and PA-RISC."""

@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.config.hosts import AbsoluteFile, HostPort, TlsSettings
 from sbus_programs.config.quantities import NO_BOUND, Bound, Count, Size, Spelling, show
 from sbus_programs.config.rules import Origin
-from sbus.protocol.keys import MAX_KEY_BYTES
-from sbus.protocol.packets import MAX_PACKET_BYTES
 
 PORT = 4223
 """The port in examples of ``transport = "direct"``, next to that of NATS."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus_programs.config.hosts import AbsoluteFile
 from sbus_programs.config.quantities import Count, Duration, Spelling, is_whole, show
-from sbus.protocol.keys import MAX_KEY_BYTES
 
 MAX_PREFIXES = 16
 """Maximum number of prefixes: each has a connection to the bus."""

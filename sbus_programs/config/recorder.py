@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.quantities import Count, Duration, Size, Spelling, show
 from sbus_programs.config.rules import KeyPrefix, Origin
-from sbus.protocol.packets import MAX_PACKET_BYTES
 
 MAX_PAYLOAD_RULES = 1_000
 """Maximum number of rules: the recorder checks each of them once for each new key."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from sbus.protocol.envelope import MAX_TWIN
 from sbus_programs.config.hosts import AbsoluteFile, HostPort, TlsSettings, is_loopback, split_address
 from sbus_programs.config.quantities import Count, Duration, Size, Spelling, show
 from sbus_programs.config.rules import Origin
-from sbus.protocol.envelope import MAX_TWIN
 
 PORT = 8051
 """The default port of relays, as in the founding document."""

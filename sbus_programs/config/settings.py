@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, ClassVar, Literal, get_args
 
+from sbus.protocol.credentials import Credentials, is_credential_prefix
+from sbus.protocol.keys import MAX_KEY_BYTES, KeySpace
 from sbus_programs.config.quantities import NO_BOUND, Bound, Count, Duration, Size, Spelling, show
 from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, check_policy
 from sbus_programs.config.users import GroupId, UserId
-from sbus.protocol.credentials import Credentials, is_credential_prefix
-from sbus.protocol.keys import MAX_KEY_BYTES, KeySpace
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 

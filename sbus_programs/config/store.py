@@ -8,13 +8,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from sbus.protocol.envelope import MAX_TWIN
+from sbus.protocol.framed_data import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
+from sbus.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach, intersection, is_matchable
 from sbus_programs.config.hosts import AbsoluteFile
 from sbus_programs.config.quantities import Count, Duration, Size, Spelling, show
 from sbus_programs.config.rules import KeyPrefix, Origin
 from sbus_programs.config.users import GroupId, UserId
-from sbus.protocol.envelope import MAX_TWIN
-from sbus.protocol.framed_data import MAX_DELAY_SECONDS, MIN_LEASE_SECONDS
-from sbus.protocol.keys import MAX_KEY_BYTES, KeySpace, Reach, intersection, is_matchable
 
 KEPT_ASIDE = ".damaged-"
 """Ends the name of the file with the messages, before a date, when it was found damaged and kept aside."""

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from sbus.protocol.envelope import SERVICE_HEAD, command_problem, start_command
+from sbus.protocol.keys import MAX_KEY_BYTES, is_matchable
 from sbus_programs.config.hosts import AbsoluteFile
 from sbus_programs.config.quantities import Count, Duration, Spelling, is_whole, show
 from sbus_programs.config.rules import Origin
 from sbus_programs.config.users import UserId
-from sbus.protocol.envelope import SERVICE_HEAD, command_problem, start_command
-from sbus.protocol.keys import MAX_KEY_BYTES, is_matchable
 
 MAX_RULES = 64
 """Maximum number of rules: each has a connection to the bus."""

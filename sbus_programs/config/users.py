@@ -21,8 +21,8 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import NamedTuple
 
-from sbus_programs.config.quantities import Spelling, is_whole, show
 from sbus.protocol.errors import SbusError
+from sbus_programs.config.quantities import Spelling, is_whole, show
 
 IsSubordinate = Callable[[int], bool]
 """Whether a user id is a subordinate one."""

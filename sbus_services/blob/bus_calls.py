@@ -7,15 +7,15 @@ import contextlib
 import json
 from typing import Any
 
-from sbus_services.blob.requests import Cause, Refusal
 from sbus import AsyncBus, SbusError
 from sbus.asyncio.look_ups import UNANSWERED
 from sbus.asyncio.named_user import NamedUser
 from sbus.errors import AnswerLost, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal
-from sbus.rpc.calls import Answer
 from sbus.protocol import controls
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.framed_data import framed_data, parse_framed_data
+from sbus.rpc.calls import Answer
+from sbus_services.blob.requests import Cause, Refusal
 
 ANSWER_SECONDS = 5.0
 """How long the bus may take for an answer."""

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from systemd import daemon
 
-from sbus_services.blob.requests import Cause, Refusal
 from sbus.errors import systemctl
 from sbus.protocol.blobs import MAX_DESCRIPTORS, MAX_REQUEST_BYTES
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_services.blob.requests import Cause, Refusal
 
 MODE = 0o666
 """Mode of a socket that the program creates: the service decides by peer credentials."""

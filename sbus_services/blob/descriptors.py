@@ -18,10 +18,10 @@ import os
 import socket
 from collections.abc import Callable
 
-from sbus_services.blob.requests import Cause, Refusal
+from sbus.protocol.blobs import F_GET_SEALS, SEALS
 from sbus_programs.owner_threads import OwnerThreads
 from sbus_programs.passed_descriptors import unread_descriptors
-from sbus.protocol.blobs import F_GET_SEALS, SEALS
+from sbus_services.blob.requests import Cause, Refusal
 
 HANG_SECONDS = 1.0
 """A user whose close takes longer hangs."""

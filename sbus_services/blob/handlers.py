@@ -7,16 +7,16 @@ import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from sbus.protocol.credentials import UNKNOWN_ID, Credentials
+from sbus_programs.config.blob import BlobSettings
+from sbus_programs.config.users import ChargedUsers
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.blob import log_messages
 from sbus_services.blob.bus_calls import BusConnections, LinkCalls
 from sbus_services.blob.descriptors import Closer, DescriptorKind, check_blob, open_again
 from sbus_services.blob.registry import Blob, End, Registry, User, Users
 from sbus_services.blob.remote import Pulled, RemoteBlobs
 from sbus_services.blob.requests import Cause, Drop, Get, List, Put, Refusal, Request, Stats
-from sbus_programs.config.blob import BlobSettings
-from sbus_programs.config.users import ChargedUsers
-from sbus.protocol.credentials import UNKNOWN_ID, Credentials
-from sbus_programs.systemd.log_records import LimitedLog
 
 PAGE = 100
 """Blobs in a response to ``list``."""

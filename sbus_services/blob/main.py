@@ -10,19 +10,19 @@ from typing import Annotated
 
 import typer
 
-from sbus_services.blob import log_messages
-from sbus_services.blob.connection import listening_socket
-from sbus_services.blob.service import LEAST_DESCRIPTORS, BlobService
 from sbus import bus_address
+from sbus.protocol.blobs import blob_address
 from sbus_programs.config.blob import SYSTEM_BUS, BlobSettings
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.loading import load_settings
-from sbus_programs.descriptor_limit import descriptor_shortage, raised_descriptor_limit
+from sbus_programs.exhaustion import descriptor_shortage, raised_descriptor_limit
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbus_programs.program import run_configured
-from sbus.protocol.blobs import blob_address
 from sbus_programs.running_service import RunningService, serve
 from sbus_programs.standard_error import fail
+from sbus_services.blob import log_messages
+from sbus_services.blob.connection import listening_socket
+from sbus_services.blob.service import LEAST_DESCRIPTORS, BlobService
 
 app = program_app("Pass large messages and descriptors between the users of a message bus.", "sbus-blob")
 

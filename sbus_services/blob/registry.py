@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from sbus_services.blob.requests import Cause, Refusal
-from sbus_programs.config.blob import BlobQuotas
-from sbus_programs.config.users import ChargedUsers
 from sbus.protocol.blobs import MAX_EXPIRE, Recipient, new_ticket
 from sbus.protocol.credentials import Credentials
+from sbus_programs.config.blob import BlobQuotas
+from sbus_programs.config.users import ChargedUsers
+from sbus_services.blob.requests import Cause, Refusal
 
 GUESS_SECONDS = 60.0
 """The interval of the quota ``wrong_tickets``."""

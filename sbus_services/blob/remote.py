@@ -17,12 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from sbus.memory_files import create_memory_file
+from sbus.protocol.blobs import CHUNK_BYTES, F_ADD_SEALS, MAX_EXPIRE, SEALS, is_media_type
 from sbus_services.blob.bus_calls import AgainError, LinkCalls, NoLinkError
 from sbus_services.blob.descriptors import open_again
 from sbus_services.blob.registry import User, Users
 from sbus_services.blob.requests import Cause, Refusal
-from sbus.memory_files import create_memory_file
-from sbus.protocol.blobs import CHUNK_BYTES, F_ADD_SEALS, MAX_EXPIRE, SEALS, is_media_type
 
 WINDOW = 8
 """Chunks of one user that are on their way."""

@@ -1,7 +1,7 @@
 """Serves all connections on one thread, which never waits for a client. Spec: sbus-blob(8).
 
 A foreign descriptor is a trap for the thread that closes it. So the thread that serves receives every descriptor that a packet can have
-(:mod:`sbus_services.blob.connection`), looks only whether it is a sealed memfd (:mod:`sbus_services.blob.descriptors`), and gives all others to
+(:mod:`sbus_services.blob.connection`), looks only whether it is a sealed memfd, and gives all others to
 :mod:`sbus_services.blob.descriptors`, which also closes connections: their unread packets can have descriptors.
 
 A request is received only from a client that has read the response before it. So each connection has at most one descriptor on its way, and
@@ -19,19 +19,19 @@ import socket
 import time
 from collections.abc import Callable
 
+from sbus.protocol.blobs import MAX_DESCRIPTORS, encode_object
+from sbus.protocol.credentials import Credentials
+from sbus_programs.config.blob import BlobSettings
+from sbus_programs.config.users import ChargedUsers
+from sbus_programs.exhaustion import exhausted
+from sbus_programs.passed_descriptors import let_send_descriptors, unread_descriptors
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.blob import connection as wire
 from sbus_services.blob import log_messages
 from sbus_services.blob.descriptors import HANG_SECONDS, UNKNOWN, Closer, DescriptorKind, hang_up, is_sealed_memory
 from sbus_services.blob.handlers import Handlers, Response
 from sbus_services.blob.registry import End, User
 from sbus_services.blob.requests import FATAL, Cause, Refusal, parse_request
-from sbus_programs.config.blob import BlobSettings
-from sbus_programs.config.users import ChargedUsers
-from sbus_programs.exhaustion import exhausted
-from sbus_programs.passed_descriptors import let_send_descriptors, unread_descriptors
-from sbus.protocol.blobs import MAX_DESCRIPTORS, encode_object
-from sbus.protocol.credentials import Credentials
-from sbus_programs.systemd.log_records import LimitedLog
 
 ACCEPTS = 16
 """Connections that are accepted before others are served."""

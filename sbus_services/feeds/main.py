@@ -15,18 +15,6 @@ from sbus import Bus, Scope
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.quantities import Duration, show_duration
-from sbus_services.feeds.bus_publisher import BusPublisher
-from sbus_services.feeds.dbus.connection import MissingLibraryError
-from sbus_services.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
-from sbus_services.feeds.journal.entry import CursorFile
-from sbus_services.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
-from sbus_services.feeds.journal.reader import JournalReader, bound_memory
-from sbus_services.feeds.netlink.feed import REQUEST, NetlinkFeed
-from sbus_services.feeds.netlink.sockets import Kernel
-from sbus_services.feeds.netlink.stored_values import PublishedKeys, StoredValues
-from sbus_services.feeds.udev import feed as udev_feed
-from sbus_services.feeds.udev.devices import HEAD
-from sbus_services.feeds.udev.sources import Udev
 from sbus_programs.helptext import (
     AddressOption,
     PlainCommand,
@@ -42,6 +30,18 @@ from sbus_programs.program import check_configuration, failing_with_status
 from sbus_programs.standard_error import write_errors
 from sbus_programs.systemd.service_manager import ServiceManager
 from sbus_programs.systemd.signals import ENDING, WatchedSignals, exit_on_ending_signals, ignore_ending_signals
+from sbus_services.feeds.bus_publisher import BusPublisher
+from sbus_services.feeds.dbus.connection import MissingLibraryError
+from sbus_services.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
+from sbus_services.feeds.journal.entry import CursorFile
+from sbus_services.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
+from sbus_services.feeds.journal.reader import JournalReader, bound_memory
+from sbus_services.feeds.netlink.feed import REQUEST, NetlinkFeed
+from sbus_services.feeds.netlink.sockets import Kernel
+from sbus_services.feeds.netlink.stored_values import PublishedKeys, StoredValues
+from sbus_services.feeds.udev import feed as udev_feed
+from sbus_services.feeds.udev.devices import HEAD
+from sbus_services.feeds.udev.sources import Udev
 
 
 class _Feeds(PlainGroup):

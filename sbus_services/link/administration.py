@@ -15,12 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from sbus_programs.backoff import Attempts
 from sbus import SbusError
 from sbus.asyncio.service_bus import ServiceBus
 from sbus.errors import RemoteRefusal, ServiceError
 from sbus.rpc.requests import Request
 from sbus.rpc.service import MAX_CONCURRENT_HANDLERS
+from sbus_programs.backoff import Attempts
 from sbus_programs.config.certificates import validity_of
 from sbus_services.link.network.counters import NetworkCounters, NetworkState
 from sbus_services.link.peers import HostState

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from sbus.protocol.pattern_index import PatternIndex
 from sbus_services.link.frames import Changes, Line, Snapshot, chunks, encode_head, encode_line
 from sbus_services.link.local_interest import LocalInterest
 from sbus_services.link.ports import Network
 from sbus_services.link.subjects import Subjects
-from sbus.protocol.pattern_index import PatternIndex
 
 BATCH_INTERVAL = 0.05
 """Seconds between two announcements."""

@@ -11,10 +11,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from sbus_services.link.message_runs import MessageRun
-from sbus_services.link.shared_queue import Owners
 from sbus.protocol.blobs import MARK, MAX_EXPIRE, Reference, parse_reference
 from sbus.protocol.packets import LENGTH_BYTES
+from sbus_services.link.message_runs import MessageRun
+from sbus_services.link.shared_queue import Owners
 
 MAX_OF_PUBLISHER = 256
 """Tickets of one publisher that are remembered. Beyond them the oldest is forgotten."""

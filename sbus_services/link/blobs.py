@@ -14,20 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from sbus_programs.backoff import Attempts
 from sbus import SbusError
 from sbus.asyncio.look_ups import UNANSWERED
 from sbus.asyncio.named_user import NamedUser
 from sbus.asyncio.service_bus import ServiceBus
 from sbus.blobs import Reply
 from sbus.errors import BlobRefused, NoBlobService, ServiceError, TimedOut
-from sbus.rpc.requests import Request
-from sbus_programs.config.link import is_name
-from sbus_services.link.blob_tickets import EVERY_HOST, BlobTickets, host_label
-from sbus_services.link.exchange import ExchangeError
 from sbus.protocol.blobs import CHUNK_BYTES, F_GET_SEALS, MAX_EXPIRE, SEALS, is_media_type, is_ticket
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.framed_data import framed_data, parse_framed_data
+from sbus.rpc.requests import Request
+from sbus_programs.backoff import Attempts
+from sbus_programs.config.link import is_name
+from sbus_services.link.blob_tickets import EVERY_HOST, BlobTickets, host_label
+from sbus_services.link.exchange import ExchangeError
 
 COMMAND = "link/blob"
 

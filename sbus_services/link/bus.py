@@ -16,15 +16,15 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sbus_programs.backoff import Attempts
 from sbus.bus_socket import RECEIVE_BYTES, bus_address, is_gone, open_socket, parse_target
 from sbus.errors import SbusError
-from sbus_services.link.message_runs import MessageRun, message_runs, single_run
-from sbus_services.link.ports import LocalBusEvents
 from sbus.protocol import controls
 from sbus.protocol.credentials import make_peer
 from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, control_packet, is_batch, subscribe_packet, unsubscribe_packet
 from sbus.protocol.vouching import MAX_LOST_PATTERNS, loss_payload
+from sbus_programs.backoff import Attempts
+from sbus_services.link.message_runs import MessageRun, message_runs, single_run
+from sbus_services.link.ports import LocalBusEvents
 
 TURN_PACKETS = 64
 """Packets read in one turn of the event loop; a batch counts once."""
@@ -46,7 +46,7 @@ class BusRefusedError(SbusError):
 
 
 class BusConnection:
-    """Implements `sbus_services.link.ports.LocalBus`. Packets are dropped while the bus is away: `restarted` makes the protocol repeat them.
+    """Implements `sbus_services.link.ports.LocalBus`. Packets are dropped while the bus is away; after `restarted` they are repeated.
 
     *drained* returns when the network takes more messages; the bus is not read before, so it queues them, within the limits of the user.
     *report* gets one line for each connection that could not be made, and for each refusal of the bus.

@@ -14,13 +14,13 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from sbus_services.link.message_runs import MessageRun, message_runs
 from sbus.protocol.credentials import split_sender
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus.protocol.printable import printable
 from sbus.protocol.vouching import MAX_ORIGIN_BYTES
+from sbus_services.link.message_runs import MessageRun, message_runs
 
 VERSION = 2
 """Version of the frames. A link refuses those of another version, and reports that."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
 from sbus_services.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbus_services.link.counters import HostCounters
 from sbus_services.link.flows import LISTED, MAX_FLOWS, PRIVATE_KEY
@@ -16,8 +18,6 @@ from sbus_services.link.message_runs import MessageRun, RunReader
 from sbus_services.link.outgoing import is_secret
 from sbus_services.link.rates import Rate
 from sbus_services.link.rules import Rules
-from sbus.protocol.keys import MAX_KEY_BYTES
-from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 WALKS_PER_SECOND = 2
 WALKS_AT_ONCE = 20

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sbus.protocol.keys import intersection
 from sbus_services.link.frames import Line, is_origins
 from sbus_services.link.remote_interest import COST, MAX_PATTERN_BYTES, MAX_PATTERNS
 from sbus_services.link.rules import Import, Rules
-from sbus.protocol.keys import intersection
 
 HOSTED_HEAD = b"host/"
 """``host/<origin>/<key>`` is the key of a message of another host."""

@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sbus.protocol.vouching import MAX_LOST_PATTERNS
 from sbus_services.link.ports import LocalBus, NoteLoss
 from sbus_services.link.rates import Rate
 from sbus_services.link.remote_interest import MAX_PATTERNS
-from sbus.protocol.vouching import MAX_LOST_PATTERNS
 
 MAX_COUNT = 0xFFFF_FFFF
 """Largest number of lost messages that is believed. Beyond it the number is unknown."""

@@ -12,6 +12,9 @@ from sbus_programs.config.files import default_main_file
 from sbus_programs.config.link import LinkSettings
 from sbus_programs.config.loading import load_settings
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
+from sbus_programs.program import run_configured
+from sbus_programs.running_service import RunningService, serve
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.link import log_messages
 from sbus_services.link.administration import NETWORK_UNAVAILABLE, Event
 from sbus_services.link.network.direct import DirectNetwork
@@ -20,9 +23,6 @@ from sbus_services.link.network.streams import Writable
 from sbus_services.link.rules import Rules
 from sbus_services.link.service import Link
 from sbus_services.link.settings import make_network, rules_of
-from sbus_programs.program import run_configured
-from sbus_programs.running_service import RunningService, serve
-from sbus_programs.systemd.log_records import LimitedLog
 
 app = program_app("Link buses of several hosts: publish and subscribe between them.", "sbus-link")
 

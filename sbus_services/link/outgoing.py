@@ -8,6 +8,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
+from sbus.protocol.credentials import split_sender
+from sbus.protocol.keys import SECRET_HEAD, KeySpace
 from sbus_services.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbus_services.link.counters import LinkCounters
 from sbus_services.link.flows import PRIVATE_KEY, Flow, FlowTable
@@ -19,8 +21,6 @@ from sbus_services.link.remote_interest import RemoteInterest
 from sbus_services.link.rules import Export, Rules
 from sbus_services.link.shared_queue import Frame, Owners, Spool
 from sbus_services.link.subjects import Subjects
-from sbus.protocol.credentials import split_sender
-from sbus.protocol.keys import SECRET_HEAD, KeySpace
 
 MAX_ROUTE_BYTES = 1 << 20
 """Bytes of keys whose flows are remembered."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from sbus.protocol.keys import intersection
+from sbus.protocol.pattern_index import PatternIndex
 from sbus_services.link.frames import Line
 from sbus_services.link.ports import LocalBus
 from sbus_services.link.rules import Export, Rules
-from sbus.protocol.keys import intersection
-from sbus.protocol.pattern_index import PatternIndex
 
 MAX_PATTERNS = 4_096
 """Lines that one host can want."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sbus_programs.config.link import is_name
 from sbus.protocol.keys import KeySpace, Reach, pattern_matches
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus_programs.config.link import is_name
 
 NEVER_EXPORTED = (b"!/", b"host/", b"rpc/", b"relay/", b"relayed/")
 """Keys with these heads stay on their host, whatever a rule says."""

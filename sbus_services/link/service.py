@@ -11,6 +11,7 @@ from typing import Protocol
 
 from sbus.asyncio.blob_socket import AsyncBlobSocket
 from sbus.bus_socket import bus_address
+from sbus_programs.systemd.event_loop import first_defect, report_exhaustion
 from sbus_services.link.administration import Administration, Event, Events, Status
 from sbus_services.link.blobs import BlobCalls, BlobSource
 from sbus_services.link.bus import BusConnection
@@ -22,7 +23,6 @@ from sbus_services.link.ports import Network, NetworkEvents
 from sbus_services.link.rules import Rules
 from sbus_services.link.session import LinkSession
 from sbus_services.link.subjects import Subjects
-from sbus_programs.systemd.event_loop import first_defect, report_exhaustion
 
 BLOB_SECONDS = 10.0
 """How long the local sbus-blob may take for a response."""

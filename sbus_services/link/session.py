@@ -41,7 +41,17 @@ from sbus_services.link.local_interest import LocalInterest
 from sbus_services.link.loss_reports import LossReports
 from sbus_services.link.message_runs import MessageRun
 from sbus_services.link.outgoing import Outgoing
-from sbus_services.link.peers import HostState, Namesakes, NoteNamesake, NumberedNetwork, Peer, Peers, beat_interval, ignore_namesake, is_private
+from sbus_services.link.peers import (
+    HostState,
+    Namesakes,
+    NoteNamesake,
+    NumberedNetwork,
+    Peer,
+    Peers,
+    beat_interval,
+    ignore_namesake,
+    is_private,
+)
 from sbus_services.link.ports import BLOBS, LocalBus, Network, NoteLoss, QuestionEvents, ignore_loss
 from sbus_services.link.remote_interest import RemoteInterest
 from sbus_services.link.rules import Rules
@@ -289,14 +299,8 @@ class LinkSession:
         self._reports.report(origin, patterns, count, self._now)
 
     def _make_incoming(self, name: str, counters: HostCounters) -> Incoming:
-        return Incoming(
-            self._rules,
-            name,
-            lambda key: self._announcements.matching(name, key),
-            _Deliver(self, name),
-            counters,
-            tickets=self.tickets,
-        )
+        deliver = _Deliver(self, name)
+        return Incoming(self._rules, name, lambda key: self._announcements.matching(name, key), deliver, counters, tickets=self.tickets)
 
     def _handle(self, peer: Peer, arrival: Arrival, head: Head, body: bytes) -> None:
         """Handle a frame whose head is valid. Raises FrameError."""

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from sbus_programs.backoff import Attempts
 from sbus import AsyncBus, NoBus, Overflow, TimedOut
 from sbus.asyncio.look_ups import LookUps
 from sbus.bus_documents import BadResponseError
 from sbus.errors import RemoteRefusal
 from sbus.items import Gap, Reconnected, TapRecord
+from sbus.protocol.credentials import MAX_NAME_BYTES
+from sbus.protocol.errors import SbusError
+from sbus_programs.backoff import Attempts
 from sbus_programs.config.users import ChargedUsers
 from sbus_services.metrics import definitions
 from sbus_services.metrics.families import Family, bus_families, down_families, labelled, user_labels
 from sbus_services.metrics.snapshot import NotPermittedError, ask_async
-from sbus.protocol.credentials import MAX_NAME_BYTES
-from sbus.protocol.errors import SbusError
 
 QUEUE_PACKETS = 16_384
 """Records that wait in the program; the bus has a queue of its own before it."""

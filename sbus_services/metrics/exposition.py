@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sbus_services.metrics.definitions import MetricType
-from sbus_services.metrics.families import Family
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_services.metrics.definitions import MetricType
+from sbus_services.metrics.families import Family
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as ClientMetric

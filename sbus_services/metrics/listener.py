@@ -2,8 +2,8 @@
 
 A loop that receives a descriptor without room for it, or closes a socket with an unread one, closes that descriptor, and this can block as
 long as its sender likes. Linux 6.16 and later refuses them, but not those that were sent before the program has started. So a look at the
-next bytes comes first, and a thread of the sender closes a socket that has some (:mod:`sbus_programs.owner_threads`): that of the user who is
-charged, because a user with thousands of ids could otherwise keep all threads busy.
+next bytes comes first, and a thread of the sender (:mod:`sbus_programs.owner_threads`) closes a socket that has some: that of the
+charged user, because a user with thousands of ids could otherwise keep all threads busy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import struct
 
 from systemd import daemon
 
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 from sbus_programs.config.users import ChargedUsers
 from sbus_programs.owner_threads import OwnerThreads
 from sbus_programs.passed_descriptors import let_send_descriptors, unread_descriptors
-from sbus.protocol.errors import SbusError
-from sbus.protocol.printable import printable
 
 THREADS = 8
 """Users whose sockets are closed at the same time: with others of the program below TasksMax= of the unit."""

@@ -17,8 +17,11 @@ from sbus.asyncio.look_ups import LOOK_UP_SECONDS, UNANSWERED
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.metrics import MAX_PREFIXES, MetricsSettings
-from sbus_programs.descriptor_limit import descriptor_shortage, raised_descriptor_limit
+from sbus_programs.exhaustion import descriptor_shortage, raised_descriptor_limit
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
+from sbus_programs.program import run_configured
+from sbus_programs.running_service import RunningService, serve
+from sbus_programs.standard_error import fail
 from sbus_services.metrics import log_messages
 from sbus_services.metrics.collector import Collector, KeyPrefixes
 from sbus_services.metrics.exposition import check_library
@@ -31,9 +34,6 @@ from sbus_services.metrics.listener import (
     without_descriptors,
 )
 from sbus_services.metrics.server import MAX_CONNECTIONS, MAX_OTHERS, Admission, MetricsServer
-from sbus_programs.program import run_configured
-from sbus_programs.running_service import RunningService, serve
-from sbus_programs.standard_error import fail
 
 STATUS_SECONDS = 5.0
 """Interval of the sign of life for a service manager, and of the look whether the program is still used."""

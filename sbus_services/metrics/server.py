@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from sbus.asyncio.look_ups import in_thread
+from sbus.protocol.printable import printable
 from sbus_programs.config.users import ChargedUsers
 from sbus_programs.http_connection import LimitedConnection
-from sbus_services.metrics.collector import Collector
-from sbus_services.metrics.exposition import negotiated
-from sbus_services.metrics.log_messages import DENIED, FAULT, FULL, PAUSED, REJECTED
-from sbus.protocol.printable import printable
 from sbus_programs.socket_owner import OVERFLOW_UID, client_user
 from sbus_programs.systemd.event_loop import report_exhaustion
 from sbus_programs.systemd.log_records import LimitedLog
+from sbus_services.metrics.collector import Collector
+from sbus_services.metrics.exposition import negotiated
+from sbus_services.metrics.log_messages import DENIED, FAULT, FULL, PAUSED, REJECTED
 
 MAX_CONNECTIONS = 64
 """Connections of the users that may scrape."""

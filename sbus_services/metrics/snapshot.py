@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sbus.bus_documents import BadResponseError, JsonObject, parse_document
-from sbus_programs.config.users import IsSubordinate, accounts_first, no_ids
 from sbus.protocol import controls
 from sbus.protocol.errors import SbusError
+from sbus_programs.config.users import IsSubordinate, accounts_first, no_ids
 
 Question = tuple[bytes, bytes | None]
 """The key of a control message, and its payload."""

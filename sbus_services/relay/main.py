@@ -11,16 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
+from sbus.protocol.envelope import MAX_TWIN
 from sbus_programs.config.files import ConfigError, default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.relay import RelaySettings, WebAddress
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app, require_only
 from sbus_programs.program import run_configured
-from sbus.protocol.envelope import MAX_TWIN
-from sbus_services.relay.http.credentials import check_identity
 from sbus_programs.running_service import RunningService, serve
 from sbus_programs.standard_error import fail
 from sbus_programs.systemd.log_records import LimitedLog
+from sbus_services.relay.http.credentials import check_identity
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 

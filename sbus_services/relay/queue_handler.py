@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.printable import printable
+from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED
 from sbus_services.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.store import Claim, MessageStore, OutgoingRequest
-from sbus_programs.systemd.log_records import LimitedLog
 
 FULL_WORDS = "too many pending requests; try again later"
 

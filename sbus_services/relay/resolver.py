@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import aiohttp
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.hosts import plain_address
 from sbus_programs.config.relay import PORT, RelaySettings
-from sbus.protocol.errors import SbusError
 from sbus_services.relay.http.client import read_body
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address

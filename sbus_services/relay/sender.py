@@ -16,10 +16,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sbus import AsyncBus
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.envelope import call_digest
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.http.client import HttpClient, PeerRejectedError, PeerUnreachableError
 from sbus_services.relay.http.server import REMOTE_PATH, REPLY_PATH
 from sbus_services.relay.log_messages import FAULT, PEER_REACHABLE, PEER_REFUSED, PEER_UNREACHABLE
@@ -28,7 +29,6 @@ from sbus_services.relay.queue_handler import QueueHandler
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import Claim, MessageStore
 from sbus_services.relay.resolver import Resolver, ResolverUnavailableError, UnknownHostError
-from sbus_programs.systemd.log_records import LimitedLog
 
 TWIN_SENDS = 16
 """Concurrent messages for one host: enough to use the network fully, within the other relay's limit of connections."""

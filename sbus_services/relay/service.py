@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from sbus_programs.config.hosts import split_address
 from sbus_programs.config.relay import PORT, RelaySettings
+from sbus_programs.systemd.event_loop import report_exhaustion
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus.membership import BusMembership
 from sbus_services.relay.http.authentication import Credentials, make_authentication
 from sbus_services.relay.http.client import HttpClient
@@ -42,8 +44,6 @@ from sbus_services.relay.redis.client import (
 from sbus_services.relay.redis.store import MessageStore
 from sbus_services.relay.resolver import make_resolver, watch_changes
 from sbus_services.relay.sender import AttemptObserver, AttemptPublisher, Sender
-from sbus_programs.systemd.event_loop import report_exhaustion
-from sbus_programs.systemd.log_records import LimitedLog
 
 BATCH = 64
 """Messages taken at a time: few round trips to Redis, and quick recovery after a crash."""

@@ -12,12 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from sbus.errors import RemoteRefusal, Unanswered
-from sbus_programs.config.users import ChargedUsers
 from sbus.protocol import controls
 from sbus.protocol.credentials import UNKNOWN_ID, Peer
 from sbus.protocol.errors import ErrorCode, SbusError
 from sbus.protocol.printable import printable
 from sbus.protocol.vouching import loss_payload
+from sbus_programs.config.users import ChargedUsers
 from sbus_services.store.calls.responses import CallError
 
 CACHE_SECONDS = 5.0

@@ -13,9 +13,9 @@ from functools import lru_cache
 from sbus import operations
 from sbus.asyncio.service_bus import ServiceBus
 from sbus.errors import SbusError
+from sbus.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbus.rpc.service import Dispatcher
 from sbus.vouching import vouched_publication
-from sbus.protocol.packets import MAX_PACKET_BYTES, publish_packet
 from sbus_services.store.engine.messages import Sender
 
 ORIGIN_HEAD = b"!/store"

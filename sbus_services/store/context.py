@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 
+from sbus.protocol.keys import pattern_matches
 from sbus_programs.config.store import StoreLimits
 from sbus_programs.config.users import ChargedUsers
-from sbus.protocol.keys import pattern_matches
 from sbus_services.store.access import Access, VouchRight
 from sbus_services.store.calls.responses import CallError
 from sbus_services.store.engine.clocks import StoreClock

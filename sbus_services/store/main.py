@@ -12,19 +12,19 @@ from typing import Annotated
 import typer
 
 from sbus import bus_address
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.files import default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.store import StoreSettings
 from sbus_programs.helptext import CheckOption, PlainCommand, VersionOption, config_option, program_app
 from sbus_programs.program import run_configured
-from sbus.protocol.errors import SbusError
 from sbus_programs.running_service import RunningService, ServiceError, serve
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.store import log_messages
 from sbus_services.store.engine.clocks import SystemClock
 from sbus_services.store.engine.engine import Engine
 from sbus_services.store.engine.messages import DeadLetter, EngineError
 from sbus_services.store.service import StoreService
-from sbus_programs.systemd.log_records import LimitedLog
 
 FILE_NAME = "store.sqlite"
 

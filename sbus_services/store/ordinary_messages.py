@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from sbus import AsyncSubscription
 from sbus.errors import RemoteRefusal, TimedOut
 from sbus.items import Gap, Item, Message, Reconnected, Replaced
-from sbus_programs.config.store import StreamSettings
 from sbus.protocol.credentials import Peer
 from sbus.protocol.framed_data import MAX_DATA_BYTES
 from sbus.protocol.printable import printable
+from sbus_programs.config.store import StreamSettings
 from sbus_services.store.bus_connections import ServingBus
 from sbus_services.store.calls.responses import CallError
 from sbus_services.store.engine.engine import Engine

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
 from sbus.errors import Closed, RemoteRefusal, SbusError, TimedOut
-from sbus_programs.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbus.protocol.printable import printable
+from sbus_programs.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbus_services.store.bus_connections import ServingBus, passed_on
 from sbus_services.store.calls.responses import CallError
 from sbus_services.store.engine.engine import Engine

@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Protocol
 
-from sbus_programs.backoff import Attempts
 from sbus.errors import Closed, RemoteRefusal, SbusError, is_default, systemctl
+from sbus.protocol import controls
+from sbus_programs.backoff import Attempts
 from sbus_programs.config.store import StoreSettings
 from sbus_programs.config.users import ChargedUsers, SubordinateIds
-from sbus.protocol import controls
+from sbus_programs.systemd.event_loop import first_defect
 from sbus_services.store.access import Access, VouchRight
 from sbus_services.store.bus_connections import ServingBus
 from sbus_services.store.calls.calls import Calls
@@ -30,7 +31,6 @@ from sbus_services.store.publications import Routes, StorePublisher
 from sbus_services.store.status import FRESH_SECONDS, Status
 from sbus_services.store.subscribed_workers import SubscribedWorkers
 from sbus_services.store.sweeper import Sweeper
-from sbus_programs.systemd.event_loop import first_defect
 
 READ_AHEAD = 256
 """Messages of subscribed workers that are read before they are handled. The others wait in the bus, where users take turns."""

@@ -22,13 +22,13 @@ from typing import Any
 from sbus import AsyncBus, SbusError
 from sbus.errors import Closed, Disconnected
 from sbus.items import Message
-from sbus_programs.config.users import ChargedUsers
 from sbus.protocol import controls
 from sbus.protocol.keys import EVENT_HEAD, connection_address
+from sbus_programs.config.users import ChargedUsers
+from sbus_programs.wall_clock import Clocks
 from sbus_services.store.calls.responses import CallError, restarting
 from sbus_services.store.engine.messages import JobPage, LeasedJob
 from sbus_services.store.operation_queue import QueuedOperation
-from sbus_programs.wall_clock import Clocks
 
 MAX_CONCURRENT = 64
 """Takes of one queue in the committer at the same time, so that one commit serves many workers."""

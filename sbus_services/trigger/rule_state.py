@@ -16,10 +16,10 @@ from itertools import count
 from sbus import Bus
 from sbus.errors import SbusError
 from sbus.items import Message
-from sbus_programs.config.trigger import EVERY_USER, MAX_UNIT_BYTES, Rate, TriggerRule
-from sbus_programs.config.users import ChargedUsers
 from sbus.protocol import controls
 from sbus.protocol.credentials import Peer, local_author
+from sbus_programs.config.trigger import EVERY_USER, MAX_UNIT_BYTES, Rate, TriggerRule
+from sbus_programs.config.users import ChargedUsers
 
 ANSWER_SECONDS = 5.0
 

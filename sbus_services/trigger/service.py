@@ -12,19 +12,19 @@ import json
 import os
 from collections.abc import Callable, Sequence
 
-from sbus_programs.backoff import Attempts
 from sbus import AsyncBus, Request
 from sbus.asyncio.service_bus import ServiceBus
 from sbus.errors import RemoteRefusal, SbusError
 from sbus.items import Gap, Item, Message, Replaced
-from sbus.rpc.caller_access import Allow
-from sbus.rpc.service import MAX_CONCURRENT_HANDLERS
-from sbus_programs.config.trigger import TriggerRule, TriggerSettings
-from sbus_programs.config.users import ChargedUsers
 from sbus.protocol import controls
 from sbus.protocol.credentials import MAX_NAME_BYTES
 from sbus.protocol.envelope import start_command
 from sbus.protocol.printable import printable
+from sbus.rpc.caller_access import Allow
+from sbus.rpc.service import MAX_CONCURRENT_HANDLERS
+from sbus_programs.backoff import Attempts
+from sbus_programs.config.trigger import TriggerRule, TriggerSettings
+from sbus_programs.config.users import ChargedUsers
 from sbus_programs.systemd.event_loop import first_defect
 from sbus_services.trigger.jobs import RuleJobs
 from sbus_services.trigger.message_files import MessageFiles

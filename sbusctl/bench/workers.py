@@ -23,9 +23,9 @@ from types import TracebackType
 from typing import Self
 
 from sbus import Bus, Gap, Message, RemoteRefusal
-from sbusctl.errors import EXIT_SIGNALS, error_text
 from sbus.protocol.errors import SbusError
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbusctl.errors import EXIT_SIGNALS, error_text
 
 LEAST_BYTES = 16
 """The smallest payload: it has room for a mark and a time."""

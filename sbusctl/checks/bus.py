@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbus.protocol import __version__
 from sbus import Bus, Disconnected, NoBus
 from sbus.bus_documents import JsonObject
 from sbus.bus_unit import BusUnit, named_unit
+from sbus.protocol import __version__, controls
+from sbus.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
+from sbus.protocol.errors import BadAddressError, ErrorCode, SbusError
+from sbus_programs.systemd.processes import UNKNOWN, command_name
 from sbusctl.checks import CheckResult, Finding
 from sbusctl.checks.installation import list_faults
 from sbusctl.checks.units import Unit, main_process, shown_units, socket_of
@@ -23,10 +26,6 @@ from sbusctl.errors import error_text
 from sbusctl.processes import user_name
 from sbusctl.responses import ask, integer, mapping, text
 from sbusctl.settings import Settings
-from sbus.protocol import controls
-from sbus.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
-from sbus.protocol.errors import BadAddressError, ErrorCode, SbusError
-from sbus_programs.systemd.processes import UNKNOWN, command_name
 
 _SERVICE_MANAGER = "systemd"
 _PROC = Path("/proc")

@@ -11,17 +11,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from sbus.bus_documents import JsonObject
+from sbus.protocol.errors import SbusError
 from sbus_programs.config import configuration_files
 from sbus_programs.config.certificates import validity_of
 from sbus_programs.config.files import ConfigError, default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.relay import REDIS, RelaySettings
+from sbus_programs.systemd.service_user import acting_as_user_of
 from sbusctl.checks import CheckResult, Finding
 from sbusctl.checks.units import Unit, is_missing, repair_of, without_package
 from sbusctl.formatting import human_date
 from sbusctl.responses import mapping, text
-from sbus.protocol.errors import SbusError
-from sbus_programs.systemd.service_user import acting_as_user_of
 
 DAY = 86_400.0
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from sbus import incoming
 from sbus.bus_unit import BusUnit
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
 from sbus_programs.config.files import drop_in_folders
-from sbusctl.checks import CheckResult, Finding
-from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.systemd.service_user import acting_as_user_of
+from sbusctl.checks import CheckResult, Finding
 
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
 

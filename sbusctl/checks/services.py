@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from sbus.protocol.blobs import blob_address
 from sbus_programs.config import ConfigError, check_daemon_settings, default_main_file
 from sbus_programs.config.loading import load_settings
 from sbus_programs.config.metrics import MetricsSettings
 from sbus_programs.config.trigger import TriggerRule, TriggerSettings
+from sbus_programs.systemd.service_user import acting_as_user_of
+from sbus_services.metrics.exposition import MissingLibraryError, check_library
 from sbusctl.checks import CheckResult, Finding
 from sbusctl.checks.units import (
     Scope,
@@ -29,9 +32,6 @@ from sbusctl.checks.units import (
     without_package,
 )
 from sbusctl.formatting import human_plural
-from sbus_services.metrics.exposition import MissingLibraryError, check_library
-from sbus.protocol.blobs import blob_address
-from sbus_programs.systemd.service_user import acting_as_user_of
 
 
 def check_rights(

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Literal
 
 from sbus.bus_documents import JsonObject
+from sbus.protocol.printable import printable
 from sbus_programs.config import ConfigError, default_main_file
 from sbus_programs.config.loading import load_settings
+from sbus_programs.systemd.service_user import acting_as_user_of
 from sbusctl.checks import CheckResult, Finding
 from sbusctl.checks.services import check_rights
 from sbusctl.checks.units import Unit, date_doubted, is_enabled, repair_of, systemctl_of
 from sbusctl.formatting import human_bytes, human_plural
 from sbusctl.responses import integer, mapping
-from sbus.protocol.printable import printable
-from sbus_programs.systemd.service_user import acting_as_user_of
 
 UNIT = "sbus-store.service"
 

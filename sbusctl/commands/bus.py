@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from sbus.protocol import __version__
+from sbus.protocol import __version__, controls
+from sbus.protocol.errors import SbusError
 from sbusctl.errors import error_text
 from sbusctl.formatting import human_microseconds, percentile
 from sbusctl.output import JsonStyle, visible, write_json, write_lines
 from sbusctl.settings import MAX_SECONDS, Settings, settings_of
-from sbus.protocol import controls
-from sbus.protocol.errors import SbusError
 
 _PERCENTILES = (50, 90, 99)
 

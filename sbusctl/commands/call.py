@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from sbus import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
+from sbus.protocol.envelope import MAX_TWIN, NUMBER_LIMITS
 from sbusctl.errors import error_text, print_error, status_of
 from sbusctl.output import JsonStyle, encode, flush, is_terminal, json_text, text_or_base64, visible, write_bytes
 from sbusctl.payloads import one_payload
 from sbusctl.processes import user_name
 from sbusctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, settings_of
-from sbus.protocol.envelope import MAX_TWIN, NUMBER_LIMITS
 
 
 def call_command(

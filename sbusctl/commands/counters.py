@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from sbus.bus_documents import JsonObject
+from sbus.protocol import controls
+from sbus_programs.systemd.processes import process_of
 from sbusctl.formatting import (
     NOTHING,
     Column,
@@ -33,8 +35,6 @@ from sbusctl.responses import (
     waits_text,
 )
 from sbusctl.settings import Settings, settings_of
-from sbus.protocol import controls
-from sbus_programs.systemd.processes import process_of
 
 MAX_USERS = 100
 """Users with metrics of their own, as by default in sbus-metrics(8)."""

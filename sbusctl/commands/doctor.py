@@ -12,15 +12,15 @@ import typer
 from sbus import bus_address
 from sbus.bus_documents import parse_document
 from sbus.bus_unit import named_unit
+from sbus.protocol.errors import SbusError
 from sbus_programs.config import default_main_file
+from sbus_programs.systemd.processes import command_name
 from sbusctl.checks import CheckResult, Finding, bus, hosts, installation, services, store, units
 from sbusctl.commands.link import link_state
 from sbusctl.errors import error_text
 from sbusctl.formatting import human_plural, wrapped
 from sbusctl.output import JsonStyle, is_terminal, terminal_width, visible, write_json, write_page
 from sbusctl.settings import Settings, settings_of
-from sbus.protocol.errors import SbusError
-from sbus_programs.systemd.processes import command_name
 
 _CAUSES = ("address", "configuration", "faults", "listener", "sbus.service", "sbus.socket", "socket", "connection", "protocol")
 """The checks whose failure stops the bus, causes before consequences: a faulty configuration makes the service fail, then the socket."""

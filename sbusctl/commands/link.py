@@ -10,6 +10,7 @@ import typer
 from sbus import Bus, NoRecipient
 from sbus.bus_documents import JsonObject
 from sbus.bus_socket import SYSTEM_ADDRESS
+from sbus.protocol.errors import SbusError
 from sbusctl.formatting import (
     NOTHING,
     Column,
@@ -24,7 +25,6 @@ from sbusctl.formatting import (
 from sbusctl.output import JsonStyle, terminal_width, visible, write_json, write_lines, write_page
 from sbusctl.responses import integer, mapping, number, objects, text
 from sbusctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, forbid_bus, forbid_json, settings_of
-from sbus.protocol.errors import SbusError
 
 SYNC_SECONDS = 30.0
 """Default of ``--timeout``, as long as the link waits."""

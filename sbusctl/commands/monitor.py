@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from sbus import Gap, PresenceEvent, PresenceItem, Reconnected, TapItem, TapRecord
+from sbus.protocol.keys import bytes_of
+from sbus_programs.systemd.processes import Process, process_of
 from sbusctl.commands.call import peer_json
 from sbusctl.errors import print_error
 from sbusctl.formatting import human_plural, local_time
@@ -18,8 +20,6 @@ from sbusctl.output import JsonStyle, encode, flush, follow, json_text, text_or_
 from sbusctl.processes import user_id, user_name
 from sbusctl.responses import connection_info, connections
 from sbusctl.settings import MAX_SECONDS, settings_of
-from sbus.protocol.keys import bytes_of
-from sbus_programs.systemd.processes import Process, process_of
 
 _KNOWN_PROCESSES = 4_096
 """Size of the cache of processes by connection. It is cleared when it is full, because not every pattern includes disconnects."""

@@ -12,16 +12,16 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from sbus import PayloadTooLarge, RemoteRefusal
+from sbus.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE
+from sbus.protocol.direct_messages import MAX_NUMBER_DIGITS
+from sbus.protocol.errors import ProtocolError, SbusError
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbusctl.errors import NO_RECIPIENT, error_text
 from sbusctl.formatting import human_plural
 from sbusctl.keys import one_key
 from sbusctl.output import JsonStyle, write_json, write_lines
 from sbusctl.payloads import BLOB_ADVICE, InputError, InputTooLongError, one_payload, reading
 from sbusctl.settings import forbid_json, settings_of
-from sbus.protocol.blobs import DEFAULT_EXPIRE, DEFAULT_TYPE, MAX_EXPIRE
-from sbus.protocol.direct_messages import MAX_NUMBER_DIGITS
-from sbus.protocol.errors import ProtocolError, SbusError
-from sbus.protocol.packets import MAX_PACKET_BYTES
 
 _CHUNK_BYTES = 65_536
 

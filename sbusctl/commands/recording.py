@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import typer
 
-from sbus_archive.optional_packages import how_to_install, use_local_packages
 from sbus import PayloadTooLarge, RemoteRefusal
 from sbus.bus_socket import open_socket, parse_target
+from sbus.protocol.errors import SbusError
+from sbus_archive.optional_packages import how_to_install, use_local_packages
 from sbusctl.errors import print_error
 from sbusctl.formatting import human_plural
 from sbusctl.output import JsonStyle, write_json, write_lines
 from sbusctl.settings import MAX_SECONDS, settings_of
-from sbus.protocol.errors import SbusError
 
 if TYPE_CHECKING:
     from sbus_archive.recorder.replay import RecordedMessage, Replay
@@ -75,9 +75,9 @@ def record_command(
     Press Ctrl-C to stop. Payloads of private messages are not recorded.
     """
     require_pyarrow()
-    from sbus_programs.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbus_archive.recorder.service import Recorder  # noqa: PLC0415
     from sbus_archive.recorder.tap import RecorderTap  # noqa: PLC0415
+    from sbus_programs.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbus_programs.systemd.service_manager import ServiceManager  # noqa: PLC0415
     from sbus_programs.systemd.signals import EndingSignals  # noqa: PLC0415
 

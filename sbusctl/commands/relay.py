@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.relay import REDIS
 from sbusctl.formatting import NOTHING, Column, human_duration, table_lines
 from sbusctl.output import JsonStyle, terminal_width, visible, write_json, write_page
 from sbusctl.settings import forbid_bus, settings_of
-from sbus.protocol.errors import SbusError
 
 _COLUMNS = (
     Column("HOST", is_number=True),

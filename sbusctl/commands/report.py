@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sbus.protocol.errors import SbusError
 from sbus_archive.optional_packages import how_to_install
 from sbus_archive.storage.location import ArchivePath, LocationError, parse_tables_location
 from sbusctl.commands.recording import require_pyarrow
 from sbusctl.fresh_tables import ARCHIVE, TABLES, refresh_tables
 from sbusctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
 from sbusctl.settings import forbid_bus, forbid_json, settings_of
-from sbus.protocol.errors import SbusError
 
 if TYPE_CHECKING:
-    from sbus_archive.tables.hours import Hour
-    from sbus_archive.tables.storage import TableSnapshot
     from sbus_archive.report.coverage import Earlier
     from sbus_archive.report.digest import Digest
+    from sbus_archive.tables.hours import Hour
+    from sbus_archive.tables.storage import TableSnapshot
 
 FILE = Path("sbus-report.html")
 _STDOUT = Path("-")
@@ -135,8 +135,8 @@ def _read(tables: ArchivePath, hours: int | None) -> TableSnapshot:
 
 def _earlier(tables: ArchivePath, snapshot: TableSnapshot) -> list[Earlier]:
     """Return the periods to compare *snapshot* with, a day and a week before, with what the tables have of them."""
-    from sbus_archive.tables.storage import read_tables  # noqa: PLC0415 - behind the check
     from sbus_archive.report.coverage import COMPARED, Earlier, earlier_periods  # noqa: PLC0415
+    from sbus_archive.tables.storage import read_tables  # noqa: PLC0415 - behind the check
 
     return [
         Earlier(period, read_tables(tables, since=period.since, until=period.until, names=COMPARED))

@@ -12,6 +12,8 @@ import typer
 
 from sbus import Peer, RemoteRefusal, Unsupported
 from sbus.bus_documents import BadResponseError, JsonObject
+from sbus.protocol import controls
+from sbus_programs.systemd.processes import Process, command_name, process_of
 from sbusctl.commands.call import peer_json
 from sbusctl.errors import DENIED
 from sbusctl.formatting import NOTHING, Column, human_count, human_plural, table_lines
@@ -20,8 +22,6 @@ from sbusctl.output import JsonStyle, terminal_width, visible, write_json, write
 from sbusctl.processes import group_name, login_groups, user_id, user_name
 from sbusctl.responses import TraceEntry, ask, text, trace, trace_entry
 from sbusctl.settings import settings_of
-from sbus.protocol import controls
-from sbus_programs.systemd.processes import Process, command_name, process_of
 
 _MEMBER_COLUMNS = (Column("ID", is_number=True), Column("PID", is_number=True), Column("USER"), Column("COMMAND"), Column("UNIT"))
 

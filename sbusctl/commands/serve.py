@@ -11,11 +11,11 @@ import typer
 
 from sbus import Allow, AsyncBus, Twins
 from sbus.rpc.service import Service
+from sbus_programs.systemd.event_loop import run_service
+from sbus_programs.systemd.service_manager import ServiceManager
 from sbusctl.executables import find_program
 from sbusctl.program_runner import ProgramRunner
 from sbusctl.settings import MAX_SECONDS, TIMEOUT_SECONDS, Settings, forbid_json, settings_of
-from sbus_programs.systemd.event_loop import run_service
-from sbus_programs.systemd.service_manager import ServiceManager
 
 AT_ONCE = 8
 """Default number of concurrent programs: a few for each processor of a small machine."""

@@ -15,6 +15,9 @@ import typer
 
 from sbus import Bus, Job, QueuedJob, StoreError, StoreGap
 from sbus.arguments import LARGEST_COUNT
+from sbus.protocol.envelope import MAX_TWIN
+from sbus.protocol.errors import SbusError
+from sbus.protocol.framed_data import MIN_EXPIRE_SECONDS
 from sbus.store.items import StoreItem
 from sbus.sync.stored_streams import StoredStreams
 from sbusctl.errors import print_error
@@ -24,9 +27,6 @@ from sbusctl.keys import one_key, warn_of_patterns
 from sbusctl.output import JsonStyle, flush, terminal_width, text_or_base64, visible, write_json, write_lines, write_page
 from sbusctl.payloads import one_payload
 from sbusctl.settings import MAX_SECONDS, Settings, forbid_json, settings_of
-from sbus.protocol.envelope import MAX_TWIN
-from sbus.protocol.errors import SbusError
-from sbus.protocol.framed_data import MIN_EXPIRE_SECONDS
 
 ItemT = TypeVar("ItemT", bound=StoreItem | QueuedJob)
 

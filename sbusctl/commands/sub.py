@@ -31,12 +31,12 @@ from typing import Annotated
 import typer
 
 from sbus import BlobGone, BlobMessage, Gap, Message, Reconnected, Replaced
+from sbus.protocol.errors import SbusError
 from sbusctl.blob_files import BlobFolder
 from sbusctl.errors import print_error
 from sbusctl.formatting import human_plural, local_time
 from sbusctl.output import JsonStyle, encode, flush, follow, is_terminal, json_text, text_or_base64, visible, write_bytes
 from sbusctl.settings import MAX_SECONDS, settings_of
-from sbus.protocol.errors import SbusError
 
 Item = Message | Gap | Replaced | Reconnected
 

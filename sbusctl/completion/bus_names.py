@@ -12,10 +12,10 @@ from itertools import zip_longest
 
 from sbus import Bus
 from sbus.bus_documents import JsonObject
-from sbusctl.responses import ask, ask_pages, integer, objects, text
 from sbus.protocol import controls
 from sbus.protocol.envelope import SERVICE_HEAD
 from sbus.protocol.errors import SbusError
+from sbusctl.responses import ask, ask_pages, integer, objects, text
 
 MAX_NAMES = 100
 """Maximum number of names."""

@@ -12,9 +12,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
+from sbus_programs.helptext import UsageError
 from sbusctl.group import ACTIONS, COMMANDS, command_function
 from sbusctl.settings import JSON_OPTION, Settings, common_options, settings_of
-from sbus_programs.helptext import UsageError
 
 
 class Parameter(NamedTuple):

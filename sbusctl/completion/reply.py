@@ -21,9 +21,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from sbus.protocol.errors import SbusError
 from sbusctl.completion.bus_names import BusNames, StoreNames, command_of, fitting, key_of, pattern_of
 from sbusctl.completion.command_lines import Expected, ValueKind, expected_after
-from sbus.protocol.errors import SbusError
 
 _UNQUOTED = frozenset("/._,+%-")
 """Besides letters and digits, the characters that bash takes literally and that do not break words of readline."""

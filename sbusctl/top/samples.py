@@ -28,6 +28,8 @@ from pyroute2.netlink.diag import (
 )
 
 from sbus.bus_documents import JsonObject
+from sbus.protocol import controls
+from sbus.protocol.errors import SbusError
 from sbusctl.processes import NameCache
 from sbusctl.responses import (
     ConnectionInfo,
@@ -40,8 +42,6 @@ from sbusctl.responses import (
     number,
     users,
 )
-from sbus.protocol import controls
-from sbus.protocol.errors import SbusError
 
 _NETLINK_SOCK_DIAG = 4
 _REQUEST_DUMP = 0x1 | 0x300

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sbusd.broker.policy import Decision, Policy
+from sbus.protocol.credentials import UNSEEN_PID, Credentials, parse_secret_pattern
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
+from sbus.protocol.printable import printable
 from sbus_programs.config import Fault
 from sbus_programs.config.files import PATH_MAX
 from sbus_programs.config.rules import PolicyRule
 from sbus_programs.config.settings import DaemonSettings
 from sbus_programs.config.users import NO_ID as UNKNOWN_USER
-from sbus.protocol.credentials import UNSEEN_PID, Credentials, parse_secret_pattern
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, Reach, connection_address
-from sbus.protocol.printable import printable
+from sbusd.broker.policy import Decision, Policy
 
 NO_ID = -2
 """A pid or gid that no process has. A request about a user in general matches no rule or key for a particular process."""

@@ -14,6 +14,15 @@ import time
 from collections import Counter
 from errno import ESRCH
 
+from sbus.protocol import controls
+from sbus.protocol.credentials import Credentials, parse_name
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
+from sbus_programs.config.settings import DaemonSettings
+from sbus_programs.config.users import SubordinateIds, SubordinateIdsWatch
+from sbus_programs.exhaustion import descriptor_limit
+from sbus_programs.systemd.processes import Placement
+from sbus_programs.systemd.service_manager import Traffic
 from sbusd.broker import connection_settings, log_messages
 from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.change_log import ChangeLog
@@ -35,17 +44,8 @@ from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.broker.taps import Taps
 from sbusd.broker.units import WAIT_SECONDS, Report, Units
 from sbusd.broker.vouching import Vouching
-from sbus_programs.config.settings import DaemonSettings
-from sbus_programs.config.users import SubordinateIds, SubordinateIdsWatch
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Switch as CompiledSwitch
-from sbus_programs.descriptor_limit import descriptor_limit
-from sbus.protocol import controls
-from sbus.protocol.credentials import Credentials, parse_name
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
-from sbus_programs.systemd.processes import Placement
-from sbus_programs.systemd.service_manager import Traffic
 
 MAX_SETTLE_SECONDS = 0.001
 """Maximum duration of :meth:`Broker.settle`, which delays messages, if ``turn_time`` is longer."""

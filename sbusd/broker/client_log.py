@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus_programs.config.rules import PolicyRule
+from sbus_programs.systemd.log_records import Fact, LogMessage
 from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.log import BusLog
 from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
-from sbus_programs.config.rules import PolicyRule
 from sbusd.dataplane.contract import End, Refusal
 from sbusd.dataplane.counters import ConnectionCounters
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.errors import ErrorCode
-from sbus_programs.systemd.log_records import Fact, LogMessage
 
 _MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS, End.FRAME)
 """Ends of connections that the client's behaviour or mode has caused."""

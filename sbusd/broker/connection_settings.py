@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sbusd.dataplane.contract import MODES, HardMode, Order, SoftMode, Switch
-from sbusd.dataplane.switch_state import ConnectionSettings
 from sbus.protocol import controls
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.packets import Control
+from sbusd.dataplane.contract import MODES, HardMode, Order, SoftMode, Switch
+from sbusd.dataplane.switch_state import ConnectionSettings
 
 MAX_TOKEN_BYTES = 128
 """Longest token of a receipt: two UUIDs in text and as much again. The bus keeps one for each connection."""

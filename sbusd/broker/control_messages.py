@@ -11,7 +11,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import fields
 
-from sbus.protocol import __version__
+from sbus.protocol import __version__, controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import connection_address
+from sbus.protocol.packets import BATCH_HEAD, Control, parse_batch
+from sbus_programs.config.quantities import NO_BOUND
+from sbus_programs.config.settings import Quotas
+from sbus_programs.systemd.processes import Placement
 from sbusd.broker.access import AccessRules
 from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.connection_settings import described
@@ -26,15 +32,8 @@ from sbusd.broker.request_bounds import check_key, check_reply
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.taps import subscription_page
 from sbusd.broker.totals import UserTotals
-from sbus_programs.config.quantities import NO_BOUND
-from sbus_programs.config.settings import Quotas
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import UserTraffic
-from sbus.protocol import controls
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.keys import connection_address
-from sbus.protocol.packets import BATCH_HEAD, Control, parse_batch
-from sbus_programs.systemd.processes import Placement
 
 # A reply takes at most four times ``turn_time``, as measured with 300,000 patterns of 10,000 connections.
 

@@ -6,15 +6,15 @@ refuses them.
 
 from __future__ import annotations
 
+from sbus.protocol import controls
+from sbus.protocol.direct_messages import check_direct
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import Control
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.roster import Client
 from sbusd.broker.vouching import Vouching
-from sbus.protocol import controls
-from sbus.protocol.direct_messages import check_direct
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.packets import Control
 
 _LOGGED_BYTES = 1_024
 """Longest part of a refused name in the log. The name can be as long as a packet."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 
+from sbus.protocol.credentials import Credentials
 from sbusd.broker.broker import Broker
 from sbusd.broker.connection_times import date_of
 from sbusd.broker.quota_usage import TokenBucket
@@ -16,7 +17,6 @@ from sbusd.broker.roster import Client
 from sbusd.broker.totals import UserTotals
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.counters import UserTraffic
-from sbus.protocol.credentials import Credentials
 from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State, TotalsState
 
 _NO_GROUP = (1 << 32) - 1

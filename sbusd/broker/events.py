@@ -14,15 +14,15 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from sbusd.broker.roster import Client, EventListeners
-from sbusd.broker.switch_errors import END_ERRORS
-from sbusd.dataplane.contract import End, Sight, Switch
 from sbus.protocol import controls
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import EVENT_HEAD, SECRET_HEAD, KeySpace
 from sbus.protocol.memberships import split_stored
 from sbus.protocol.packets import publish_packet
+from sbusd.broker.roster import Client, EventListeners
+from sbusd.broker.switch_errors import END_ERRORS
+from sbusd.dataplane.contract import End, Sight, Switch
 
 MAX_DENIED_KEY_BYTES = 1_024
 """Longest part of a refused key in a line, as in the journal. The key itself can be as long as a packet."""

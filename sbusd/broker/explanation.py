@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbusd.broker.access import NO_ID, AccessRules
-from sbusd.broker.events import key_members
-from sbusd.broker.request_bounds import PAYLOAD_BYTES, check_key
-from sbus_programs.config.rules import is_unit
-from sbus_programs.config.users import LAST_ID
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.keys import SECRET_HEAD
+from sbus_programs.config.rules import is_unit
+from sbus_programs.config.users import LAST_ID
+from sbusd.broker.access import NO_ID, AccessRules
+from sbusd.broker.events import key_members
+from sbusd.broker.request_bounds import PAYLOAD_BYTES, check_key
 
 UNNAMED_USER = Credentials(NO_ID, NO_ID, NO_ID, unit="")
 """A user that no rule names, in no unit: an empty uid in the request. The reply is true for all users, so every client may ask."""

@@ -1,6 +1,7 @@
 from collections import Counter
 from typing import Protocol
 
+from sbus_programs.systemd.processes import Placement
 from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
@@ -14,7 +15,6 @@ from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import Units
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.switch import ClientSink
-from sbus_programs.systemd.processes import Placement
 
 class SlowPath(Protocol):
     switch: Switch

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
+from sbus.protocol.memberships import parse_membership, split_stored
 from sbusd.broker.access import AccessRules
 from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.events import PresenceEvents
@@ -14,10 +18,6 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import MAX_GROUPS, MAX_USER_GROUPS, Switch
-from sbus.protocol import controls
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.keys import SECRET_HEAD
-from sbus.protocol.memberships import parse_membership, split_stored
 
 _JOIN = b"CMSG " + controls.GROUP_JOIN
 

@@ -21,10 +21,10 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from sbusd.broker.log_messages import RECORDS_DROPPED, SUPPRESSED
 from sbus_programs.config import LogSettings
 from sbus_programs.config.settings import LEVELS
 from sbus_programs.systemd.log_records import MAX_FACT_BYTES, Fact, LogMessage, LogSink, Record, bounded, choose_sink
+from sbusd.broker.log_messages import RECORDS_DROPPED, SUPPRESSED
 
 MAX_WAITING = 512
 """Maximum number of pending records: one or two megabytes with :data:`MAX_FACT_BYTES`, and far more than a second's worth."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from sbusd.broker.roster import AllowedPatterns
-from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
-from sbusd.dataplane.contract import PublishRule, Sight
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import KeySpace, Reach
 from sbus.protocol.packets import error_packet
+from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
+from sbusd.broker.roster import AllowedPatterns
+from sbusd.dataplane.contract import PublishRule, Sight
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.printable import printable
 from sbusd.broker import log_messages
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.log import BusLog
@@ -21,8 +23,6 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.peer import pidfd_of
-from sbus.protocol.errors import ErrorCode
-from sbus.protocol.printable import printable
 
 _EVENTS_AT_ONCE = 64
 """Maximum number of ended processes that one turn handles."""

@@ -2,11 +2,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
-from sbusd.broker.quota_refusal import QuotaRefusal
-from sbusd.broker.totals import TotalsTable, UserTotals
+from sbus.protocol.credentials import Credentials
 from sbus_programs.config.settings import Quotas
 from sbus_programs.config.users import SubordinateIds
-from sbus.protocol.credentials import Credentials
+from sbusd.broker.quota_refusal import QuotaRefusal
+from sbusd.broker.totals import TotalsTable, UserTotals
 
 MAX_ABSENT_USERS: int
 SEGMENT_BYTES: int

@@ -20,10 +20,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from sbus.protocol.credentials import Credentials
+from sbus_programs.config.settings import QuotaSettings
 from sbusd.broker.quota_refusal import Quota, QuotaRefusal
 from sbusd.broker.quota_usage import ConnectionUsage, TokenBucket, UsageTable, UserUsage
-from sbus_programs.config.settings import QuotaSettings
-from sbus.protocol.credentials import Credentials
 
 RESERVED_DESCRIPTORS = 32
 """Descriptors reserved for the bus itself: its listening socket, its epolls, the journal's socket, a configuration file."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from itertools import islice
 
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
+from sbus.protocol.memberships import split_stored
 from sbusd.broker.access import AccessRules
 from sbusd.broker.events import key_text
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import HardMode, Switch
 from sbusd.dataplane.counters import Wait
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.keys import SECRET_HEAD
-from sbus.protocol.memberships import split_stored
 
 PAGE_MEMBERS = 100
 """Members in one reply: with their credentials about 6 kB of JSON."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.packets import error_packet
 from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership, Verdict
 from sbusd.broker.client_log import ClientLog
@@ -12,9 +15,6 @@ from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.broker.switch_errors import SWITCH_ERRORS
 from sbusd.dataplane.contract import Refusal, Switch
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.errors import ErrorCode
-from sbus.protocol.packets import error_packet
 
 
 class Refusals:

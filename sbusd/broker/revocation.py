@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.memberships import split_stored, subscription_words
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
-from sbus.protocol.errors import ErrorCode
-from sbus.protocol.memberships import split_stored, subscription_words
 
 PATTERNS_AT_ONCE = 16
 """Number of patterns of a client that are read from the switch together."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sbusd.dataplane.contract import End, Refusal
 from sbus.protocol.errors import ErrorCode
+from sbusd.dataplane.contract import End, Refusal
 
 SWITCH_ERRORS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete private keys and addresses"),

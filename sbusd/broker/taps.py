@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.keys import SECRET_HEAD
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.change_log import ChangeLog
@@ -18,9 +21,6 @@ from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
-from sbus.protocol import controls
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.keys import SECRET_HEAD
 
 PAGE_PATTERNS = 150
 """Patterns in one reply: about 20 kB of JSON, made in a third of a millisecond."""

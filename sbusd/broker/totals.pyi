@@ -1,8 +1,8 @@
 from collections.abc import Mapping
 
+from sbus.protocol.credentials import Credentials
 from sbus_programs.config.users import SubordinateIds
 from sbusd.dataplane.counters import UserTraffic
-from sbus.protocol.credentials import Credentials
 
 MAX_USERS: int
 

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from itertools import islice
 from threading import Thread
 
+from sbus.protocol.credentials import Credentials
+from sbus_programs.systemd.processes import Placement, placement_of
 from sbusd.broker.cgroup_reader import ANSWER, ANSWER_BYTES, REQUEST, answer_requests, cgroup_of, new_timer, set_timer
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.dataplane.peer import pidfd_of
-from sbus.protocol.credentials import Credentials
-from sbus_programs.systemd.processes import Placement, placement_of
 
 MAX_IN_FLIGHT = 16
 """Maximum number of requests that the thread has at a time, each with one descriptor."""

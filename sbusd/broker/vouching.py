@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sbus.protocol import controls
+from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbus.protocol.packets import Control
+from sbus.protocol.vouching import check_vouched, parse_loss
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.roster import Client
 from sbusd.dataplane.contract import Switch
-from sbus.protocol import controls
-from sbus.protocol.errors import ErrorCode, ProtocolError
-from sbus.protocol.packets import Control
-from sbus.protocol.vouching import check_vouched, parse_loss
 
 _LOGGED_BYTES = 1_024
 """Longest part of a refused name in the log. The name can be as long as a packet."""

@@ -21,9 +21,9 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from sbusd.daemon.options import Options
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbusd.daemon.options import Options
 
 _FAILED = 1
 """Exit status of the parent if the bus ends before it is ready."""

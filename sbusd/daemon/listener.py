@@ -18,11 +18,11 @@ from collections.abc import Mapping
 
 from systemd import daemon
 
-from sbus_programs.config import default_main_file
-from sbusd.daemon.options import Options
 from sbus.protocol.addresses import SUN_PATH_BYTES, Address, InheritedDescriptor, RandomAbstract, UnixName
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_programs.config import default_main_file
+from sbusd.daemon.options import Options
 
 _FIRST_FREE_FD = 3
 """Smaller numbers are standard streams, which the bus replaces. A socket that was passed as one of them is moved."""

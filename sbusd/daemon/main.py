@@ -10,11 +10,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from sbusd.broker import log_messages
-from sbusd.broker.access import BusOwnership
-from sbusd.broker.broker import Broker
-from sbusd.broker.log import BusLog
-from sbusd.broker.quotas import LEAST_DESCRIPTORS
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
 from sbus_programs.config import (
     ConfigError,
     Configuration,
@@ -24,17 +21,7 @@ from sbus_programs.config import (
     describe,
     load_configuration,
 )
-from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
-from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
-from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
-from sbusd.daemon.options import Options, parse_options
-from sbusd.daemon.reload import Reloader
-from sbus_programs.descriptor_limit import descriptor_shortage, raised_descriptor_limit
-from sbus_programs.exhaustion import exhausted
-from sbus.protocol.errors import SbusError
-from sbus.protocol.printable import printable
-from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
-from sbusd.restart.program_check import FAULTY
+from sbus_programs.exhaustion import descriptor_shortage, exhausted, raised_descriptor_limit
 from sbus_programs.standard_error import write_errors
 from sbus_programs.standard_output import print_line
 from sbus_programs.systemd import service_manager
@@ -42,6 +29,18 @@ from sbus_programs.systemd.log_records import MAX_FACT_BYTES
 from sbus_programs.systemd.service_manager import ServiceManager
 from sbus_programs.systemd.service_user import acting_as_user_of
 from sbus_programs.systemd.signals import exit_on_ending_signals
+from sbusd.broker import log_messages
+from sbusd.broker.access import BusOwnership
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import BusLog
+from sbusd.broker.quotas import LEAST_DESCRIPTORS
+from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
+from sbusd.daemon.listener import Listener, open_listener, open_stream_listener, passed_descriptors, resume_listener
+from sbusd.daemon.main_loop import MainLoop, ProcessContext, measure_stalls
+from sbusd.daemon.options import Options, parse_options
+from sbusd.daemon.reload import Reloader
+from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
+from sbusd.restart.program_check import FAULTY
 
 EXIT_FAILED = 1
 

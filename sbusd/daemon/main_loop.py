@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import Protocol
 
 from sbus.protocol import __version__
+from sbus.protocol.errors import SbusError
+from sbus.protocol.printable import printable
+from sbus_programs.config.configuration import summary
+from sbus_programs.systemd.service_manager import Heartbeat, ServiceManager
+from sbus_programs.systemd.signals import Signals
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbus_programs.config.configuration import summary
 from sbusd.daemon.daemonize import Daemonizer
 from sbusd.daemon.listener import Listener
 from sbusd.daemon.reload import Reloader
 from sbusd.dataplane.contract import Switch
-from sbus.protocol.errors import SbusError
-from sbus.protocol.printable import printable
 from sbusd.restart.handover import Handover, HandoverError, own_command
 from sbusd.restart.inherited_state import InheritedState, ReexecState
 from sbusd.restart.program_check import ProgramCheck
-from sbus_programs.systemd.service_manager import Heartbeat, ServiceManager
-from sbus_programs.systemd.signals import Signals
 
 REST_FACTOR = 4
 """After a step of background work, the bus serves busy clients for this many times the duration of the step."""

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from sbus.protocol import __version__
-from sbus_programs.config import UnknownUserError, default_main_file, find_uid
 from sbus.protocol.addresses import Address, parse_address
 from sbus.protocol.errors import BadAddressError, SbusError
 from sbus.protocol.printable import LINE_CHARACTERS, printable
+from sbus_programs.config import UnknownUserError, default_main_file, find_uid
 from sbus_programs.standard_output import print_line
 
 SYSTEM_ADDRESS = "/run/sbus.socket"

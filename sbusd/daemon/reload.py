@@ -8,14 +8,14 @@ from dataclasses import fields
 from queue import Empty, SimpleQueue
 from threading import Thread
 
+from sbus_programs.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
+from sbus_programs.systemd.log_records import MAX_FACT_BYTES
 from sbusd.broker import log_messages
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbus_programs.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
 from sbusd.daemon.options import Options
 from sbusd.dataplane.contract import Switch
-from sbus_programs.systemd.log_records import MAX_FACT_BYTES
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
 """Settings that a reload applies. The switch has the others built in, so they require a restart."""

@@ -1,7 +1,8 @@
 """Closes sockets whose unread packets carry descriptors, on separate threads: the last close of an unknown file may block.
 
-The threads start with the first such socket, so a bus without hostile clients has none. Each user has one (:mod:`sbus_programs.owner_threads`), so
-a user delays only the sockets of its own. A connection counts towards the quota ``connections`` until its socket is closed.
+The threads start with the first such socket, so a bus without hostile clients has none. Each user has one
+(:mod:`sbus_programs.owner_threads`), so a user delays only the sockets of its own. A connection counts
+towards the quota ``connections`` until its socket is closed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from sbus_programs.owner_threads import OwnerThreads
 from sbusd.dataplane.ancillary import has_waiting
 from sbusd.dataplane.peer import credentials_of
-from sbus_programs.owner_threads import OwnerThreads
 
 DRAIN_PACKETS = 4_096
 """Unread packets that are dropped before a socket is closed; more than a socket buffer holds."""

@@ -1,9 +1,9 @@
 from typing import overload
 
+from sbus.protocol.keys import KeySpace
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane import contract
 from sbusd.dataplane.contract import PublishRule, Refusal
-from sbus.protocol.keys import KeySpace
 
 @overload
 def Switch(sink: contract.Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...]) -> contract.Switch: ...

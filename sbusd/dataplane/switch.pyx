@@ -6,7 +6,7 @@ A MSG never touches the interpreter: what handles it is declared ``nogil``, and 
 face for the broker; its state is the `Plane`.
 
 This file and those that it includes are one extension module. They are in rooms; a room uses only those before it, and files do not use
-each other in a circle: tests/unit/dataplane/test_rooms.py. Structures are in the .pxd files.
+each other in a circle: tests/unit/sbusd/dataplane/test_rooms.py. Structures are in the .pxd files.
 """
 
 # Packets that wait for a client, and how they are sent.

@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from sbusd.dataplane.socket_closer import hang_up
 from sbus_programs.systemd.service_manager import PAIRS
+from sbusd.dataplane.socket_closer import hang_up
 
 MAX_IN_PACKET = 250
 """Maximum number of descriptors in one packet; the kernel accepts 253 (SCM_MAX_FD)."""

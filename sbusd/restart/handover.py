@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
+from sbus.protocol.errors import SbusError
+from sbus_programs.systemd import service_manager
+from sbus_programs.systemd.signals import HANDLED
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.durable_state import full_state
 from sbusd.broker.log import BusLog
 from sbusd.dataplane import socket_closer
-from sbus.protocol.errors import SbusError
 from sbusd.restart import restore
 from sbusd.restart.connection_store import ConnectionStore, close_stored
 from sbusd.restart.inherited_state import InheritedState, ReexecState, set_reexec_state, unset_reexec_state
@@ -32,8 +34,6 @@ from sbusd.restart.state_log import StateLog
 from sbusd.state import records
 from sbusd.state.log_file import StateError, StateFile
 from sbusd.state.records import State
-from sbus_programs.systemd import service_manager
-from sbus_programs.systemd.signals import HANDLED
 
 MAX_TRIES = 3
 """Processes that may fail to restore a state before it is rejected: a state that crashes the bus must not do so endlessly."""

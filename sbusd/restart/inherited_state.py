@@ -12,8 +12,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
-from sbusd.dataplane.switch_state import Within
 from sbus_programs.systemd import service_manager
+from sbusd.dataplane.switch_state import Within
 
 VARIABLE = "SBUSD_HANDOVER"
 """The environment variable with the :class:`ReexecState` of a restart in place. Not for people."""

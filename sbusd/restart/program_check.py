@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 
-from sbusd.dataplane.contract import Switch
 from sbus.protocol.printable import printable
-from sbusd.state.log_file import create_memory_file
 from sbus_programs.systemd.service_user import CHECKS_FOR_ITSELF
+from sbusd.dataplane.contract import Switch
+from sbusd.state.log_file import create_memory_file
 
 _OUTPUT_BYTES = 8_192
 """Maximum number of bytes that are read of the output of a program that failed."""

@@ -12,6 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from sbus.protocol import controls
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.memberships import split_stored, subscription_words
+from sbus.protocol.packets import control_packet
+from sbus.protocol.printable import printable
 from sbusd.broker import durable_state, log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.connection_times import boot_time_of
@@ -20,12 +26,6 @@ from sbusd.broker.roster import Client
 from sbusd.dataplane.peer import credentials_of
 from sbusd.dataplane.socket_closer import hang_up
 from sbusd.dataplane.switch_state import Queue
-from sbus.protocol import controls
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.errors import ErrorCode
-from sbus.protocol.memberships import split_stored, subscription_words
-from sbus.protocol.packets import control_packet
-from sbus.protocol.printable import printable
 from sbusd.state.records import ConnectionState, State
 
 LOST_UNKNOWN = control_packet(controls.LOST, b"0")

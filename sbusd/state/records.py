@@ -17,11 +17,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
-from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId, Within
 from sbus.protocol.credentials import parse_name
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
 from sbus.protocol.printable import printable
+from sbusd.dataplane.switch_state import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId, Within
 from sbusd.state.log_file import StateError
 
 if TYPE_CHECKING:

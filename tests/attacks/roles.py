@@ -11,10 +11,10 @@ import socket
 import time
 from collections.abc import Iterator
 
-from sbusd.dataplane.contract import MAX_GROUPS
 from sbus.protocol import controls
 from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
+from sbusd.dataplane.contract import MAX_GROUPS
 from tests.attacks.attacker import MAX_DESCRIPTORS, AttackContext, Role
 from tests.attacks.hostile import TIMEOUT_SECONDS, barrier, connect, connect_stream, numbered, send_many, until_refused
 from tests.attacks.victim import KEY

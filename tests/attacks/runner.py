@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sbus_programs.config.loading import load_daemon_settings
-from sbus_programs.config.settings import DaemonSettings
 from sbus.protocol import controls
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus_programs.config.loading import load_daemon_settings
+from sbus_programs.config.settings import DaemonSettings
 from tests.attacks.attacker import Attackers
 from tests.attacks.catalogue import Attack
 from tests.attacks.hostile import stream_address

@@ -20,14 +20,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from sbus_archive.pipeline.progress import Progress
+from sbus_archive.pipeline.run import KnownIndex, PipelineRun
 from sbus_archive.record.index import DayName, list_index
 from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
 from sbus_archive.record.segments import RecordReader
 from sbus_archive.storage.store import LocalStore
 from sbus_archive.tables.hours import Hour, Manifest
 from sbus_archive.tables.publication import TableWriter
-from sbus_archive.pipeline.progress import Progress
-from sbus_archive.pipeline.run import KnownIndex, PipelineRun
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.support.records import message
 from tests.support.traffic import deliver

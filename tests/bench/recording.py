@@ -17,11 +17,11 @@ from pathlib import Path
 
 from sbus_archive.record.calls import CallRecognizer
 from sbus_archive.record.segments import RecordReader
-from sbus_programs.config.recorder import RecorderSettings
 from sbus_archive.recorder.converter import convert
 from sbus_archive.recorder.recording import Recording
 from sbus_archive.recorder.rows import PayloadPolicy, RowBuilder
 from sbus_archive.recorder.wal import read_wal
+from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.systemd.log_records import ServiceLog
 
 KEYS = 10_000

@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from sbus_programs.config.settings import DaemonSettings, LimitSettings, QuotaSettings
-from sbusd.dataplane.contract import UNREAD_BYTES, End, HardMode, Order, SoftMode
 from sbus.protocol import controls
 from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, MAX_BATCH_BYTES, MAX_PACKET_BYTES, is_batch, join_batch, parse_batch
+from sbus_programs.config.settings import DaemonSettings, LimitSettings, QuotaSettings
+from sbusd.dataplane.contract import UNREAD_BYTES, End, HardMode, Order, SoftMode
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import error_code, message

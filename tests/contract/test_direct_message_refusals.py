@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings
 from sbus.protocol import controls
 from sbus.protocol.direct_messages import direct_packet, parse_direct
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import join_batch
 from sbus.protocol.vouching import parse_vouched, vouched_packet
+from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings
 from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.switch_harness import SwitchHarness

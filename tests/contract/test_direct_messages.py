@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from sbus_programs.config.settings import LimitSettings
-from sbusd.dataplane.contract import PublishRule, Refusal, Sight
 from sbus.protocol.direct_messages import direct_packet
 from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbus.protocol.vouching import vouched_packet
+from sbus_programs.config.settings import LimitSettings
+from sbusd.dataplane.contract import PublishRule, Refusal, Sight
 from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused, send_all
 from tests.support.wire import message
 

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
+from sbus.protocol.packets import join_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
-from sbus.protocol.packets import join_batch
 from tests.support.heap import heap_bytes
 from tests.support.switch_harness import SwitchHarness
 

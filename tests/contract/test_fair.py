@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sbus.protocol.packets import is_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import FAIR_PACKETS, Order, Sight
-from sbus.protocol.packets import is_batch
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from sbus.protocol.packets import join_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import UNREAD_BYTES, Sight
-from sbus.protocol.packets import join_batch
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sbus.protocol.packets import join_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import SoftMode
-from sbus.protocol.packets import join_batch
 from tests.support.switch_harness import LONG_TIMEOUTS, MakeHarness, SwitchHarness
 from tests.support.wire import message
 

@@ -10,9 +10,9 @@ import termios
 
 import pytest
 
+from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import UNREAD_BYTES, SoftMode
-from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
 from tests.support import skips
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from sbus.protocol.packets import is_batch, parse_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import KNOWN_KEY_BYTES, waiting_bytes
-from sbus.protocol.packets import is_batch, parse_batch
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import message
 

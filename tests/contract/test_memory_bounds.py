@@ -6,11 +6,11 @@ import resource
 
 import pytest
 
-from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
+from sbus.protocol.packets import join_batch
 from sbus_programs.config.quantities import NO_BOUND
 from sbus_programs.config.settings import LimitSettings, Quotas
+from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
 from sbusd.dataplane.contract import KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, waiting_bytes
-from sbus.protocol.packets import join_batch
 from sbusd.state.records import STORED_BYTES
 from tests.support.heap import heap_bytes
 from tests.support.switch_harness import MakeHarness, SwitchHarness

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sbus_programs.config.settings import LimitSettings
-from sbusd.dataplane.contract import MAX_LISTED_RECIPIENTS, PublishRule, Refusal
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch
+from sbus_programs.config.settings import LimitSettings
+from sbusd.dataplane.contract import MAX_LISTED_RECIPIENTS, PublishRule, Refusal
 from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import message
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sbus_programs.config.settings import DaemonSettings, LimitSettings
-from sbusd.dataplane.contract import waiting_bytes
 from sbus.protocol import controls
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbusd.dataplane.contract import waiting_bytes
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 from tests.support.wire import error_code, message

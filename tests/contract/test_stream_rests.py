@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sbus.protocol.packets import join_batch
 from sbus_programs.config.quantities import NO_BOUND
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import ENTRY_BYTES, End, Order, SoftMode, packet_bytes, waiting_bytes
-from sbus.protocol.packets import join_batch
 from tests.support.frames import frame
 from tests.support.heap import heap_bytes
 from tests.support.switch_harness import MakeHarness, SwitchHarness

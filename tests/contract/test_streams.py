@@ -9,9 +9,9 @@ import socket
 
 import pytest
 
+from sbus.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch
 from sbus_programs.config.quantities import NO_BOUND
 from sbusd.dataplane.contract import UNREAD_BYTES, End, HardMode, SoftMode
-from sbus.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES, join_batch
 from tests.support.frames import LENGTH, FrameEnd, frame
 from tests.support.lingering import pass_on
 from tests.support.switch_harness import LONG_TIMEOUTS, MakeHarness, SwitchHarness

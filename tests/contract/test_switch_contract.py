@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import End, Refusal
 from sbusd.dataplane.counters import ConnectionCounters
-from sbus.protocol.keys import KeySpace
-from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support import skips
 from tests.support.switch_harness import REFUSALS, MakeHarness, SwitchHarness, refused
 from tests.support.wire import message

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings, LimitSettings
-from sbusd.dataplane.contract import PublishRule, Refusal
 from sbus.protocol import controls
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import MAX_PACKET_BYTES, join_batch, parse_batch
 from sbus.protocol.vouching import parse_vouched, vouched_packet
+from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbusd.dataplane.contract import PublishRule, Refusal
 from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.switch_harness import LONG_TIMEOUTS, REFUSALS, MakeHarness, SwitchHarness, refused, send_all

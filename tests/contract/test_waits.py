@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from sbus.protocol import controls
 from sbus_programs.config.settings import DaemonSettings, LimitSettings
 from sbusd.dataplane.contract import Sight
 from sbusd.dataplane.counters import NAMED_WAITS
-from sbus.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.switch_harness import SwitchHarness
 

@@ -59,7 +59,7 @@ ARCHIVE = (
         "if True:",
         "rows that are there under two names are read twice",
         (
-            "tests/unit/pipeline",
+            "tests/unit/sbus_archive/pipeline",
             f"{_HERE}spark/test_pipeline.py::test_any_split_into_runs_gives_the_same_tables",
         ),
     ),
@@ -74,7 +74,7 @@ ARCHIVE = (
         "",
         "a segment that is there is shipped again after a kill",
         (
-            "tests/unit/shipping",
+            "tests/unit/sbus_archive/shipping",
             f"{_HERE}test_shipping.py::test_killed_anywhere_the_remote_archive_is_valid_and_becomes_equal",
         ),
     ),
@@ -84,7 +84,7 @@ ARCHIVE = (
         "            self._done.add(name)\n            self.counts.unreadable += 1\n",
         "a segment that cannot be read is never tried again",
         (
-            "tests/unit/shipping",
+            "tests/unit/sbus_archive/shipping",
             f"{_HERE}test_shipping.py::test_damaged_and_hostile_segments_are_skipped_and_the_rest_is_shipped",
         ),
     ),
@@ -94,7 +94,7 @@ ARCHIVE = (
         "        else:\n            return False\n        self._store.delete(entry.path)",
         "a kill between mark and deletion keeps the segment in the destination",
         (
-            "tests/unit/shipping",
+            "tests/unit/sbus_archive/shipping",
             f"{_HERE}test_shipping.py::test_what_the_recorder_removed_stays_remote_and_what_expires_remote_stays_local",
         ),
     ),

@@ -13,7 +13,7 @@ CONNECTIONS = (
         "        return min(MAX_INTERVAL, max(MIN_INTERVAL, self._alive / HOSTS_PER_SECOND))",
         "        return MIN_INTERVAL",
         "heartbeats do not become rarer in large realms",
-        ("tests/unit/link/test_peers.py", "tests/property/test_link_large_realm.py"),
+        ("tests/unit/sbus_services/link/test_peers.py", "tests/property/test_link_large_realm.py"),
     ),
     Defect(
         "sbus_services/link/peers.py",
@@ -21,7 +21,7 @@ CONNECTIONS = (
         "        self.clock += max(0.0, seconds)",
         "a link that was stopped takes its own silence for that of the others",
         (
-            "tests/unit/link",
+            "tests/unit/sbus_services/link",
             "tests/property/test_link_session.py",
         ),
     ),
@@ -31,7 +31,7 @@ CONNECTIONS = (
         "",
         "after a pause of the network all hosts are gone at once",
         (
-            "tests/unit/link",
+            "tests/unit/sbus_services/link",
             "tests/property/test_link_session.py",
         ),
     ),
@@ -41,7 +41,7 @@ CONNECTIONS = (
         "            pass\n",
         "what clients published while the bus was away is missing without a report",
         (
-            "tests/unit/link",
+            "tests/unit/sbus_services/link",
             "tests/property/test_link_session.py",
         ),
     ),
@@ -51,7 +51,7 @@ CONNECTIONS = (
         "",
         "what a snapshot no longer has stays wanted",
         (
-            "tests/unit/link",
+            "tests/unit/sbus_services/link",
             "tests/property/test_link_session.py",
         ),
     ),
@@ -69,7 +69,7 @@ CONNECTIONS = (
         "",
         "numbers of connections are used again after a kill",
         (
-            "tests/unit/broker/test_durable_state.py",
+            "tests/unit/sbusd/broker/test_durable_state.py",
             f"{_HERE}test_handover.py::test_numbers_of_connections_are_never_used_again",
         ),
     ),
@@ -99,7 +99,7 @@ CONNECTIONS = (
         "    if True:\n        broker.quotas.force",
         "a tap outlives its right",
         (
-            "tests/unit/restart",
+            "tests/unit/sbusd/restart",
             f"{_HERE}test_handover.py::test_the_rules_that_hold_after_the_restart_decide",
             f"{_HERE}test_handover.py::test_a_tap_and_the_wish_for_senders_outlive_a_kill_and_a_restart",
         ),
@@ -128,7 +128,7 @@ CONNECTIONS = (
         "            if request.reply_key and connection is None:",
         "a request goes on when its caller has gone",
         (
-            "tests/unit/client/rpc",
+            "tests/unit/sbus/rpc",
             f"{_HERE}test_cancellation.py",
         ),
     ),
@@ -138,6 +138,6 @@ CONNECTIONS = (
         "'; '.join([*shown[:MAX_SHOWN], *more])",
         "'; '.join([*shown, *more])",
         "an error message has all errors of a long list",
-        ("tests/unit/config/test_hostile_values.py",),
+        ("tests/unit/sbus_programs/config/test_hostile_values.py",),
     ),
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.defects.defect import Defect
 from tests.defects.table import DEFECTS
 from tools.packages.sources import copy_to, source_files
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 FOUND = 0
 MISSED = 1
@@ -28,7 +28,7 @@ NOT_TRIED = 2
 SECONDS = 300
 """When a test that hangs because of a defect has found it."""
 
-_BUILT = ("*.so",)
+_BUILT = (".so",)
 """What Git does not list and the copy needs."""
 
 
@@ -39,7 +39,7 @@ class Copy:
         self.folder = folder
         self._root = root
         self._changes = 0
-        built = [path.relative_to(root) for name in _BUILT for path in (root / "sbusd").rglob(name)]
+        built = [path.relative_to(root) for path in house_files(*_BUILT, root=root)]
         copy_to(folder, [*source_files(root, (".",)), *built], root)
         _copy_environment((root / ".venv").resolve(), folder)
 

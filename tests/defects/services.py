@@ -14,7 +14,7 @@ SERVICES = (
         "        pass",
         "connections that end are never subtracted",
         (
-            "tests/unit/metrics",
+            "tests/unit/sbus_services/metrics",
             f"{_HERE}test_metrics.py::test_values_are_what_the_users_have_done",
             f"{_HERE}test_metrics.py::test_both_formats_have_the_same_values",
             f"{_HERE}test_metrics.py::test_other_users_cannot_take_the_connections",
@@ -26,7 +26,7 @@ SERVICES = (
         "",
         "a lost connection of the tap is not counted",
         (
-            "tests/unit/metrics",
+            "tests/unit/sbus_services/metrics",
             f"{_HERE}test_metrics.py::test_prefixes_are_counted_and_the_tap_is_no_recipient",
         ),
     ),
@@ -36,7 +36,7 @@ SERVICES = (
         'self.recipients += _whole(item.fields.get("recipients")) + 1',
         "the tap counts as a recipient",
         (
-            "tests/unit/metrics",
+            "tests/unit/sbus_services/metrics",
             f"{_HERE}test_metrics.py::test_prefixes_are_counted_and_the_tap_is_no_recipient",
         ),
     ),
@@ -62,14 +62,14 @@ SERVICES = (
         "            self._files.finished(firing.unit)\n",
         "            pass\n",
         "files of finished units are never removed",
-        ("tests/unit/trigger",),
+        ("tests/unit/sbus_services/trigger",),
     ),
     Defect(
         "sbus_services/trigger/rule_state.py",
         "message.key_bytes.startswith(OWN_HEAD)",
         "False",
         "the messages of the trigger match its own rules",
-        ("tests/unit/trigger",),
+        ("tests/unit/sbus_services/trigger",),
     ),
     Defect(
         "sbus_services/trigger/report.py",
@@ -87,7 +87,7 @@ SERVICES = (
         "",
         "messages whose action was not requested at the end are not counted",
         (
-            "tests/unit/trigger",
+            "tests/unit/sbus_services/trigger",
             f"{_HERE}test_trigger.py::test_actions_that_wait_are_requested_when_the_trigger_stops",
         ),
     ),
@@ -97,7 +97,7 @@ SERVICES = (
         "if existing & set(stale):",
         "values that the store does not have are not published again",
         (
-            "tests/unit/feeds",
+            "tests/unit/sbus_services/feeds",
             f"{_HERE}store/test_stored_feed.py",
         ),
     ),
@@ -107,7 +107,7 @@ SERVICES = (
         "return isinstance(found, dict)",
         "values of another network namespace are removed as stale",
         (
-            "tests/unit/feeds",
+            "tests/unit/sbus_services/feeds",
             f"{_HERE}store/test_stored_feed.py",
         ),
     ),
@@ -117,7 +117,7 @@ SERVICES = (
         'self._wanted = "reconnect" if self._wanted is None else self._wanted',
         "a request that waits hides the reason reconnect",
         (
-            "tests/unit/feeds",
+            "tests/unit/sbus_services/feeds",
             f"{_HERE}test_netlink_feed.py::test_a_restarted_bus_gets_a_new_snapshot",
             f"{_HERE}test_udev_feed.py::test_a_restarted_bus_gets_a_new_snapshot",
         ),
@@ -128,7 +128,7 @@ SERVICES = (
         '        self._wanted = "overrun"',
         "after lost messages the feed goes on with older ones",
         (
-            "tests/unit/feeds",
+            "tests/unit/sbus_services/feeds",
             f"{_HERE}test_netlink_feed.py::test_overrun_is_followed_by_a_fresh_snapshot",
             f"{_HERE}test_udev_feed.py::test_overrun_is_a_gap_and_the_state_is_read_again",
         ),
@@ -159,7 +159,7 @@ SERVICES = (
         "if blob is not None:",
         "an expired blob is handed out until it is removed",
         (
-            "tests/unit/blob",
+            "tests/unit/sbus_services/blob",
             f"{_HERE}test_blobs.py::test_the_reason_says_why",
         ),
     ),
@@ -169,7 +169,7 @@ SERVICES = (
         "        if user.bytes + size >= self.quotas.bytes:",
         "the last byte of the quota cannot be used",
         (
-            "tests/unit/blob",
+            "tests/unit/sbus_services/blob",
             f"{_HERE}test_blob_quotas.py::test_bytes_are_counted_until_a_blob_ends",
         ),
     ),
@@ -221,7 +221,7 @@ SERVICES = (
         "        login = Login()",
         "a link can be used twice",
         (
-            "tests/unit/web",
+            "tests/unit/sbus_services/web",
             f"{_HERE}test_web.py::test_a_link_works_once_and_leaves_secrets_that_scripts_cannot_read",
         ),
     ),
@@ -280,7 +280,7 @@ SERVICES = (
         "with context.calls.held(request.caller.uid):",
         "all other hosts share the calls of one user",
         (
-            "tests/unit/store/calls",
+            "tests/unit/sbus_services/store/calls",
             f"{_HERE}store/test_other_hosts.py",
         ),
     ),
@@ -290,7 +290,7 @@ SERVICES = (
         'decision = _Decision(answer["allowed"] is True, answer["allowed"] is True,',
         "a user that may subscribe to everything counts as an owner",
         (
-            "tests/unit/store",
+            "tests/unit/sbus_services/store",
             f"{_HERE}store/test_hostile_users.py::test_only_owners_purge_and_revive_and_users_forget_their_own",
         ),
     ),
@@ -319,7 +319,7 @@ SERVICES = (
         "        return None\n",
         "a shared object that cannot be opened for want of descriptors is a traceback",
         (
-            "tests/unit/test_exhaustion.py",
+            "tests/unit/sbus_programs/test_exhaustion.py",
             f"{_HERE}test_exhaustion.py::test_few_descriptors_are_reported_in_one_line",
         ),
     ),

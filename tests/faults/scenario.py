@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.packets import is_batch, join_batch, parse_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import Order, Refusal, SoftMode
 from sbusd.dataplane.counters import ConnectionCounters
-from sbus.protocol.keys import KeySpace
-from sbus.protocol.packets import is_batch, join_batch, parse_batch
 from tests.faults.shim import Fault, Shim
 from tests.support.switch_harness import REFUSALS, SwitchHarness
 from tests.support.wire import message

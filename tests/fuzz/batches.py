@@ -5,10 +5,10 @@ Input: a byte of choices (bits: 1 the reader wants batches, 2 few packets a turn
 
 from __future__ import annotations
 
-from sbus_programs.config.settings import LimitSettings
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
+from sbus_programs.config.settings import LimitSettings
 from tests.support.switch_harness import RecordingHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))

@@ -14,17 +14,17 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sbusd.broker.access import BusOwnership
-from sbusd.broker.broker import Broker
-from sbusd.broker.log import BusLog
-from sbusd.broker.log_messages import INTERNAL_ERROR
-from sbus_programs.config.rules import RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbus.protocol.direct_messages import parse_direct
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import Publish, parse_packet
 from sbus.protocol.vouching import parse_vouched
+from sbus_programs.config.rules import RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbus_programs.systemd.log_records import Record, journal_datagram, standard_error_line
+from sbusd.broker.access import BusOwnership
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import BusLog
+from sbusd.broker.log_messages import INTERNAL_ERROR
 
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 
-from sbus_programs.config.settings import LimitSettings
 from sbus.protocol.direct_messages import parse_direct
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.packets import is_batch, join_batch, parse_batch
 from sbus.protocol.vouching import VOUCHED_HEAD, parse_vouched
+from sbus_programs.config.settings import LimitSettings
 from tests.support.switch_harness import RecordingHarness, SwitchHarness
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))

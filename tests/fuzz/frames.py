@@ -5,6 +5,7 @@ Input: frames, each a byte for the kind of subject, a head up to a newline, and 
 
 from __future__ import annotations
 
+from sbus.protocol.keys import KeySpace
 from sbus_services.link.frames import (
     Changes,
     Data,
@@ -27,7 +28,6 @@ from sbus_services.link.frames import (
 from sbus_services.link.message_runs import RunReader
 from sbus_services.link.rules import Export, Import, Rules
 from sbus_services.link.session import LinkSession
-from sbus.protocol.keys import KeySpace
 from tests.support.link_recorders import RecordedBus, RecordedNetwork
 
 RULES = Rules("R", "a", (Export(b"net/"),), (Import(b"in/"), Import(b"cluster/", shared=True)), frozenset({"b"}), b"!/cred//990//")

@@ -5,11 +5,11 @@ Input: a byte that chooses the bus, then texts with a NUL between them, each of 
 
 from __future__ import annotations
 
-from sbusd.dataplane.contract import Refusal
-from sbusd.dataplane.switch import Router
 from sbus.protocol.credentials import Credentials, parse_secret_pattern
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import KeySpace
+from sbusd.dataplane.contract import Refusal
+from sbusd.dataplane.switch import Router
 
 PREFIX = b"!/cred/1/1/1"
 BUSES = (KeySpace(b"/"), KeySpace(b"."), KeySpace(b"/", PREFIX), KeySpace(b"/", PREFIX + b"/" + PREFIX))

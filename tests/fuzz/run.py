@@ -2,7 +2,7 @@
 
 What is found is kept in build/fuzz/TARGET/: inputs that reach new code, and, as crash-… or timeout-…, those that break the
 target's invariant. Put such a one into tests/fuzz/corpus/TARGET/ with the repair: tests/fuzz/test_fuzz.py replays it from then on.
-The Python modules of sbusd are instrumented; the compiled ones are exercised, but do not guide.
+The Python modules of the project are instrumented; the compiled ones are exercised, but do not guide.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tools.stage import HOUSES, ROOT
+
 CORPUS = Path(__file__).resolve().parent / "corpus"
 FOUND = ROOT / "build" / "fuzz"
 TARGETS = (
@@ -59,7 +60,7 @@ def fuzz(load: Callable[[], Callable[[bytes], None]], found: Path, flags: Sequen
     # Imported here: the corpus is replayed without it.
     import atheris
 
-    with atheris.instrument_imports(include=["sbusd"]):
+    with atheris.instrument_imports(include=list(HOUSES)):
         check = load()
     found.mkdir(parents=True, exist_ok=True)
     hang = (f"-timeout={HANG_SECONDS}", f"-report_slow_units={HANG_SECONDS}")

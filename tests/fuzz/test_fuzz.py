@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.run import CORPUS, ROOT, TARGETS
+from tests.fuzz.run import CORPUS, TARGETS
 from tests.support.skips import require
+from tools.stage import ROOT
 
 SEEDS = sorted(path for target in TARGETS for path in (CORPUS / target).iterdir())
 

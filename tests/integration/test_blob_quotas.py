@@ -251,7 +251,9 @@ def test_the_program_refuses_wrong_configurations(folder: Path, bus: Daemon) -> 
     ):
         file.write_text(text)
         with (folder / "errors").open("wb") as errors:
-            started = start_program("sbus_services.blob.main", "-C", str(file), "--check", env=ENV, stdout=errors.fileno(), stderr=errors.fileno())
+            started = start_program(
+                "sbus_services.blob.main", "-C", str(file), "--check", env=ENV, stdout=errors.fileno(), stderr=errors.fileno()
+            )
         assert started.wait(60) == 78
         (line,) = (folder / "errors").read_text().splitlines()
         assert line.startswith(f"sbus-blob: {file}: ")

@@ -1,4 +1,4 @@
-"""The pipeline on clusters of this machine's processes: the same tables, no task that handles all rows, and no package on the executors."""
+"""The pipeline on clusters of this machine's processes: the same tables, no task with all rows, and executors without our packages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sbus_archive.pipeline.session import PACKAGES
 from sbus_archive.record.schema import Row
 from tests.support.cluster import Cluster
 from tests.support.event_log import log_options, stages_in
@@ -109,18 +110,18 @@ def python_without_package() -> tuple[str, dict[str, str]]:
 
     python = str(Path(sys.executable).resolve())
     env = environment(PYTHONPATH=str(Path(pyspark.__file__).parents[1]), PYSPARK_PYTHON=python, PYSPARK_DRIVER_PYTHON=python)
-    has_it = run([python, "-c", "import sbusd"], Path("/"), env).returncode == 0
+    has_it = run([python, "-c", "import sbus"], Path("/"), env).returncode == 0
     require(not has_it, "needs an editable installation of sbusd", could_run=False)
     return python, env
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package, with the command of the manual."""
-    target = tmp_path_factory.mktemp("package") / "sbusd.zip"
+    """The packages, with the command of the manual."""
+    target = tmp_path_factory.mktemp("package") / "sbus.zip"
     page = (ROOT / "man" / "sbus-pipeline.8").read_text()
-    assert "\n$ python3 -m zipfile -c sbusd.zip \\e\n    /usr/lib/python3/dist-packages/sbusd\n" in page
-    subprocess.run([sys.executable, "-m", "zipfile", "-c", str(target), str(ROOT / "sbusd")], check=True)
+    assert "\n$ python3 -m zipfile -c sbus.zip \\e\n    " + " ".join(f"$D/{name}" for name in PACKAGES) + "\n" in page
+    subprocess.run([sys.executable, "-m", "zipfile", "-c", str(target), *(str(ROOT / name) for name in PACKAGES)], check=True)
     return target
 
 

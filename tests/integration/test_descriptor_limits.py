@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from sbus_services.blob import service as blob
-from sbusd.broker import quotas as bus_quotas
-from sbus_programs.descriptor_limit import descriptor_shortage
-from sbus_services.metrics import main as metrics
 from sbus.protocol import controls
 from sbus.protocol.packets import control_packet
+from sbus_programs.exhaustion import descriptor_shortage
+from sbus_services.blob import service as blob
+from sbus_services.metrics import main as metrics
+from sbusd.broker import quotas as bus_quotas
 from tests.support.blob_programs import BlobProgram
 from tests.support.daemons import Daemon
 from tests.support.program import environment

@@ -20,7 +20,7 @@ import pytest
 from tests.support.daemons import Daemon
 from tests.unit.test_house import committed_files
 from tools.packages.version import project_version
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT, house_files
 
 MADE_BY_SETUPTOOLS = {"PKG-INFO", "setup.cfg"}
 
@@ -51,7 +51,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, sdist: Path, committed: set[
     library = tree / "build" / f"lib.{sysconfig.get_platform()}-{sys.implementation.cache_tag}"
     # Each copy is newer than what it depends on, as after a compilation: sources, then C, then extension modules.
     for suffix in (".c", ".cpp", ".so"):
-        for path in (ROOT / "sbusd").rglob(f"*{suffix}"):
+        for path in house_files(suffix):
             name = path.relative_to(ROOT)
             if str(name) not in committed:
                 target = (library if suffix == ".so" else tree) / name
@@ -108,7 +108,7 @@ def test_the_wheel_is_imported_outside_the_tree(programs: Path) -> None:
 
 def test_the_wheel_has_every_module_and_data_file(programs: Path, committed: set[str]) -> None:
     (site,) = programs.parent.glob("lib/python*/site-packages")
-    wanted = {name for name in committed if name.startswith("sbusd/") and not name.endswith((".pyx", ".pxi", ".pxd", ".md"))}
+    wanted = {name for name in committed if name.partition("/")[0] in HOUSES and not name.endswith((".pyx", ".pxi", ".pxd", ".md"))}
     assert not [name for name in sorted(wanted) if not (site / name).is_file()]
 
 

@@ -146,7 +146,9 @@ def test_the_store_ends_with_status_0_while_it_opens_its_file(tmp_path: Path, nu
     config.write_text(f'bus = "{tmp_path}/no.socket"\nfile = "{file}"\n')
     with sqlite3.connect(file, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")  # the store waits for the end of this
-        process = subprocess.Popen([sys.executable, "-m", "sbus_services.store.main", "-C", str(config)], env={"PYTHONPATH": str(ROOT)}, cwd="/")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sbus_services.store.main", "-C", str(config)], env={"PYTHONPATH": str(ROOT)}, cwd="/"
+        )
         wait_for((tmp_path / "store.sqlite.lock").exists, "the lock of the store")
         process.send_signal(number)
         assert process.wait(SECONDS) == 0

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from sbus_services.blob.service import SPARE_DESCRIPTORS
 from sbus.protocol.blobs import MAX_REQUEST_BYTES, SEALS
+from sbus_services.blob.service import SPARE_DESCRIPTORS
 from tests.attacks.attacker import AttackContext, Attackers, Role
 from tests.attacks.descriptors import Keep, Make, as_many_as_fit, cycle, do_not_linger, holding, process, watching
 from tests.attacks.descriptors import lingering as lingering_socket

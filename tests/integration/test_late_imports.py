@@ -32,7 +32,7 @@ with Bus.connect(sys.argv[1], reconnect=True) as bus, Bus.connect(sys.argv[1], r
         pass
     bus.stop_serving()
     thread.join()
-print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbusd")))
+print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbus")))
 """
 
 ASYNC = """
@@ -61,7 +61,7 @@ async def main():
             pass
         bus.stop_serving()
         await task
-    print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbusd")))
+    print(*sorted(name for name in set(sys.modules) - before if name.startswith("sbus")))
 asyncio.run(main())
 """
 

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
+from sbus.protocol.errors import SbusError
 from sbus_archive.pipeline.errors import PermanentError
 from sbus_archive.pipeline.live.job import check_tap
 from sbus_archive.pipeline.live.live_state import STATE, Decided, LiveState
 from sbus_archive.pipeline.live.publication import publish_decided
 from sbus_archive.pipeline.source.outbox import Outbox
 from sbus_archive.pipeline.source.publisher import BusConnection
-from sbus.protocol.errors import SbusError
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.spark import JAVA_OPTIONS, require_spark
 from tests.support.users import User

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.record.layout import HOUR_NS
-from sbus_archive.tables.hours import Hour
 from sbus import Bus
 from sbus.store.items import StoredMessage
 from sbus_archive.pipeline.live.alerts import Alert
 from sbus_archive.pipeline.live.baseline import weeks_before
+from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.tables.hours import Hour
 from tests.integration.test_live import Job, alerts_of, counted, environment, publish, settle
 from tests.support.daemons import StartDaemon
 from tests.support.published_tables import publish_record

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from sbus_services.metrics import server
 from sbusctl.checks import CheckResult
 from sbusctl.checks.services import check_scrape
-from sbus_services.metrics import server
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.metrics_endpoint import Endpoint, UnixConnection, Values, get, samples
@@ -342,7 +342,9 @@ def test_it_ends_without_requests_and_leaves_the_sockets_of_systemd(bus: Daemon,
     path = folder / "activated.socket"
     command = ["systemd-socket-activate", f"--listen={path}", f"--setenv=PYTHONPATH={ROOT}", sys.executable]
     for _ in range(2):
-        with subprocess.Popen([*command, "-m", "sbus_services.metrics.main", "-C", folder / "metrics.toml"], stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            [*command, "-m", "sbus_services.metrics.main", "-C", folder / "metrics.toml"], stderr=subprocess.PIPE
+        ) as process:
             wait_for(path.exists, "the socket")
             status, _, body = get(wait_for_connection(path))
             assert (status, "sbus_up 1.0" in body) == (200, True)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.daemon.main import TABLE_DESCRIPTORS
 from sbus.protocol import controls
+from sbusd.daemon.main import TABLE_DESCRIPTORS
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.program import Program
 from tests.support.wire import RawClient, error_code

@@ -14,8 +14,8 @@ import pytest
 
 from sbus import BlobRefused
 from sbus.asyncio.blob_socket import AsyncBlobSocket
-from sbus.sync.blob_socket import BlobSocket
 from sbus.protocol.blobs import new_ticket
+from sbus.sync.blob_socket import BlobSocket
 from tests.support.c_programs import SHARED, SOURCE, Actor, compile_program
 from tests.support.daemons import Daemon
 from tests.support.kernels import SO_PASSRIGHTS, require_refusal

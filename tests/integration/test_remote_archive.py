@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.record.schema import Row
 from sbus.protocol.keys import pattern_matches
+from sbus_archive.record.schema import Row
 from tests.support.object_stores import BUCKET, SECRET, FaultyProxy, ObjectServer
 from tests.support.records import message
 from tests.support.spark import INTERPRETED, JAVA_OPTIONS, published, require_spark
@@ -117,7 +117,17 @@ def test_the_pipeline_makes_the_tables_of_an_object_store(server: ObjectServer, 
     with FaultyProxy(server.port, seed=6, chance=0.05) as proxy:
 
         def run(source: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-W", "error", "-m", "sbus_archive.pipeline", "--archive", source, "--tables", str(tmp_path / "tables")]
+            command = [
+                sys.executable,
+                "-W",
+                "error",
+                "-m",
+                "sbus_archive.pipeline",
+                "--archive",
+                source,
+                "--tables",
+                str(tmp_path / "tables"),
+            ]
             return subprocess.run(
                 command, env=environment(proxy.environment()), capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=tmp_path
             )

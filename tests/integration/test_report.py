@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from sbus_archive.record.schema import Row
-from sbus_archive.tables.storage import read_tables
 from sbus_archive.report.digest import digest_of
 from sbus_archive.report.rendering import page_of
+from sbus_archive.tables.storage import read_tables
 from tests.support.browser import Chromium, OpenPage, Page
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record

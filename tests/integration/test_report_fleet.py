@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from sbus_archive.record.layout import HOUR_NS
-from sbus_archive.tables.storage import TableSnapshot
 from sbus_archive.report.coverage import Earlier, earlier_periods
 from sbus_archive.report.digest import digest_of
 from sbus_archive.report.rendering import page_of
+from sbus_archive.tables.storage import TableSnapshot
 from tests.integration.test_report import SETTLED, visit
 from tests.support.browser import Chromium, OpenPage, Page
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.records import NOON
 from tests.support.skips import require_program
-from tests.unit.archive.tables.test_hours import ENTRY
+from tests.unit.sbus_archive.tables.test_hours import ENTRY
 
 HOSTILE = (
     "=cmd|' /C calc'!A0",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
 from sbus_archive.pipeline import main as pipeline
 from sbus_archive.recorder import segment_closing
+from sbusctl.fresh_tables import ARCHIVE, COMMAND, PIPELINE, RECORDER, TABLES
 from tests.integration.test_pipeline_program import environment
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon

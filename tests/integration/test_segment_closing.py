@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.record.schema import RowKind
 from sbus import Bus, NoRecipient, RemoteError, RemoteRefusal
+from sbus_archive.record.schema import RowKind
 from sbus_archive.recorder.segment_closing import COMMAND
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon

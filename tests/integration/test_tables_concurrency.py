@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from sbus_archive.files import TablesError
 from sbus_archive.storage import store as store_module
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import ArchivePath, RemotePath, table_uri
 from sbus_archive.tables.delta import storage_options
 from sbus_archive.tables.publication import TableWriter
@@ -53,7 +53,7 @@ for number in range(first, last):
 _RIVALS = """
 import sys
 from deltalake import DeltaTable
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import parse_tables_location
 from sbus_archive.tables.schema import USERS
 from tests.support.table_versions import HOUR, open_writer, publish_version, replace_version

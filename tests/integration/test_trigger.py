@@ -232,5 +232,9 @@ def test_a_check_names_rules_whose_keys_every_user_may_publish_to(
 def check(rules: Path) -> subprocess.CompletedProcess[str]:
     """Let the program check a configuration."""
     return subprocess.run(
-        [sys.executable, "-m", "sbus_services.trigger.main", "--check", "-C", str(rules)], capture_output=True, text=True, check=False, cwd=ROOT
+        [sys.executable, "-m", "sbus_services.trigger.main", "--check", "-C", str(rules)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
     )

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from sbus import Bus, Gap, Message
-from sbus.rpc.caller_access import Allow
 from sbus.protocol import controls
 from sbus.protocol.packets import join_batch
 from sbus.protocol.vouching import vouched_packet
+from sbus.rpc.caller_access import Allow
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.fdstore import Manager
 from tests.support.users import FIRST, SECOND, User

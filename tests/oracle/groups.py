@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from sbusd.dataplane.contract import waiting_bytes
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.memberships import split_stored
+from sbusd.dataplane.contract import waiting_bytes
 from tests.oracle.connection import Connection
 from tests.oracle.pools import Payer
 

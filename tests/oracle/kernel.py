@@ -14,10 +14,10 @@ import socket
 import termios
 from dataclasses import dataclass
 
-from sbus_programs.config.settings import LimitSettings
-from sbusd.dataplane.contract import Sink
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.packets import LENGTH_BYTES, MAX_PACKET_BYTES
+from sbus_programs.config.settings import LimitSettings
+from sbusd.dataplane.contract import Sink
 from tests.oracle.link import Outcome, Ready, Received, Stream
 from tests.oracle.model import Model
 

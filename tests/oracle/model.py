@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import End, HardMode, Order, PublishRule, Refusal, Sight, Sink, SoftMode
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters, UserCounters
 from sbusd.dataplane.switch_state import ConnectionSettings
-from sbus.protocol.keys import KeySpace
-from sbus.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES
 from tests.oracle.connection import Connection, receipt_packet
 from tests.oracle.entries import Entry, Packet
 from tests.oracle.fairness import Schedule

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
 from sbus.protocol.packets import BATCH_HEAD, LENGTH_BYTES, join_batch
+from sbusd.dataplane.contract import ENTRY_BYTES, KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, packet_bytes, waiting_bytes
 from tests.oracle.entries import Entry, Packet
 from tests.oracle.fair_lines import FairLines
 from tests.oracle.link import Link, Outcome

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sbus_programs.config.settings import LimitSettings
-from sbusd.dataplane.contract import MISSED, REFUSED_KEY_BYTES, PublishRule, Refusal
 from sbus.protocol.keys import SECRET_HEAD, KeySpace
 from sbus.protocol.memberships import split_stored
+from sbus_programs.config.settings import LimitSettings
+from sbusd.dataplane.contract import MISSED, REFUSED_KEY_BYTES, PublishRule, Refusal
 from tests.oracle.connection import Connection
 from tests.oracle.entries import Packet
 

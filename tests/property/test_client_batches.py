@@ -11,9 +11,9 @@ from sbus.errors import ProtocolError
 from sbus.inbox import Bounds, Inbox, Overflow
 from sbus.items import Item
 from sbus.outgoing import POSTED_BYTES, Outgoing
+from sbus.protocol.packets import is_batch, join_batch, parse_batch
 from sbus.session import Session
 from sbus.statistics import Statistics
-from sbus.protocol.packets import is_batch, join_batch, parse_batch
 
 KEYS = st.sampled_from([b"a", b"b", b"c/d"])
 
@@ -24,7 +24,7 @@ OTHERS = st.sampled_from(
         b"CMSG !/bus/lost\x003",
         b"CMSG !/bus/lost\x000",
         b"CMSG !/bus/error\0EPERM no",
-        b"CMSG !/bus/ping\0sbusd.client/3",
+        b"CMSG !/bus/ping\0sbus/3",
         b"CMSG !/bus/stats\0{}",
         b"CMSG !/from/7/!/cred/1/2/3\0MSG a\0x",
         b"CMSG !/tap\0{}\n",

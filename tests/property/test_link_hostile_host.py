@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.protocol.credentials import parse_sender
+from sbus.protocol.vouching import MAX_LOST_PATTERNS, check_vouched
 from sbus_services.link import remote_interest
 from sbus_services.link.announcements import Announcements
 from sbus_services.link.flows import MAX_FLOWS
@@ -30,8 +32,6 @@ from sbus_services.link.frames import (
 from sbus_services.link.local_interest import LocalInterest
 from sbus_services.link.rules import Export, Import, Rules
 from sbus_services.link.session import LinkSession
-from sbus.protocol.credentials import parse_sender
-from sbus.protocol.vouching import MAX_LOST_PATTERNS, check_vouched
 from tests.support.examples import examples
 from tests.support.link_bodies import SENDER, join_body, sent
 from tests.support.link_recorders import RecordedBus, RecordedNetwork, receive

@@ -7,8 +7,8 @@ import re
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sbus_services.link import subjects
 from sbus.protocol.keys import pattern_matches
+from sbus_services.link import subjects
 from tests.support.examples import examples
 
 SEGMENTS = ["", "a", "ab", "b", "!", "*", "a*", "ab*", "a*b", "**", "cred", ".", ">", "=", "\xff", "abcdefgh", "abcdefgh*", "abcdefgx"]

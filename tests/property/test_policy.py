@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.broker.access import AccessRules
-from sbusd.broker.policy import Policy
-from sbus_programs.config.rules import PolicyRule
-from sbusd.dataplane.contract import Refusal
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import KeySpace, Reach
 from sbus.protocol.packets import error_packet
+from sbus_programs.config.rules import PolicyRule
+from sbusd.broker.access import AccessRules
+from sbusd.broker.policy import Policy
+from sbusd.dataplane.contract import Refusal
 from tests.support.examples import examples
 from tests.support.switch_harness import SwitchHarness, refused
 

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, rule
 
+from sbus.protocol import controls
 from sbus_programs.config.rules import RightsSettings, Subjects
 from sbus_programs.config.settings import DaemonSettings
-from sbus.protocol import controls
 from tests.support.examples import examples
 from tests.support.in_process_bus import BusClient, InProcessBus
 

@@ -13,9 +13,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbus.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import PublishRule
-from sbus.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from tests.support.examples import examples
 from tests.support.malformed_batches import FAULTS, batch_of
 from tests.support.switch_harness import SwitchHarness

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.access import AccessRules
-from sbusd.dataplane.switch import Router
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import KeySpace
+from sbusd.broker.access import AccessRules
+from sbusd.dataplane.switch import Router
 
 ALPHABETS = {
     "symbols": [b"!", b"/", b"*", b"cred", b"1", b"a"],

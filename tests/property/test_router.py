@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from sbus.protocol.keys import KeySpace
 from sbusd.dataplane.contract import Refusal
 from sbusd.dataplane.switch import Router
-from sbus.protocol.keys import KeySpace
 from tests.support.examples import examples
 
 TOKENS = [b"!", b"/", b"*", b"cred", b"1", b"a", b"ab", b".", b"!/cred/", b"1/"]

@@ -14,8 +14,8 @@ from contextlib import closing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus_programs.config.settings import LimitSettings
 from sbus.protocol.packets import BATCH_HEAD, MAX_PACKET_BYTES
+from sbus_programs.config.settings import LimitSettings
 from tests.support.examples import examples
 from tests.support.frames import frame
 from tests.support.malformed_batches import FAULTS, batch_of

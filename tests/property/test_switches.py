@@ -13,9 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
+from sbus.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from sbus_programs.config.settings import LimitSettings
 from sbusd.dataplane.contract import PublishRule, Sight
-from sbus.protocol.packets import BATCH_HEAD, is_batch, parse_batch
 from tests.oracle.kernel import SocketModel
 from tests.support.examples import examples
 from tests.support.malformed_batches import FAULTS, batch_of

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.sanitize.extensions import Extension, compile_sanitized, extensions_of
-from tools.stage import ROOT, open_folder
+from tools.stage import HOUSES, ROOT, open_folder
 
 _NOT_COPIED = shutil.ignore_patterns(".*", "build", "dist", "__pycache__", "*.egg-info", "*.so", "*.c", "*.cpp")
 _KEPT = {".ci", ".gitignore"}
@@ -109,7 +109,7 @@ def _copy_tree(tree: Path) -> None:
             if entry.is_file():
                 shutil.copy2(entry, tree)
             else:
-                shutil.copytree(entry, tree / entry.name, ignore=_NOT_COPIED if entry.name == "sbusd" else _HAND_WRITTEN)
+                shutil.copytree(entry, tree / entry.name, ignore=_NOT_COPIED if entry.name in HOUSES else _HAND_WRITTEN)
 
 
 def _make_interpreter(build: Build) -> None:

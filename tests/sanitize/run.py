@@ -20,11 +20,11 @@ from tools.stage import ROOT
 
 SUITES = (
     "tests/contract",
-    "tests/unit/dataplane",
-    "tests/unit/broker",
-    "tests/unit/state",
-    "tests/unit/restart",
-    "tests/unit/daemon",
+    "tests/unit/sbusd/dataplane",
+    "tests/unit/sbusd/broker",
+    "tests/unit/sbusd/state",
+    "tests/unit/sbusd/restart",
+    "tests/unit/sbusd/daemon",
     "tests/property",
     "tests/faults",
     "tests/fuzz",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.access import BusOwnership
-from sbus_programs.config.settings import DaemonSettings, LimitSettings
 from sbus.protocol.keys import KeySpace
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbusd.broker.access import BusOwnership
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.switch_harness import MakeHarness, SwitchHarness
 

@@ -104,7 +104,7 @@ def start_program(
 
     *stdout* is a descriptor, or ``subprocess.PIPE``. *env* is the whole environment; what the loader or the interpreter reads there,
     other than PYTHONPATH, needs a prefix; so does a program that changes modules of others. *imports* are modules that *module* would
-    import later. *constants* are values of names such as ``sbus_services.metrics.collector.BUS_SECONDS``, for a limit that a test waits for.
+    import later. *constants* are values of names such as ``sbus_services.metrics.collector.BUS_SECONDS``, for limits that tests wait for.
     """
     *words, namespace = prefix or ("",)
     if prefix and words != _IN_NAMESPACE:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sbusctl.group import COMMANDS
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 _VERBS = "start|stop|restart|enable|disable|unmask|reset-failed|status|reload|try-reload-or-restart"
 _NAMES = "|".join(sorted(COMMANDS, key=len, reverse=True))
@@ -67,11 +67,11 @@ def hints_in(text: str) -> list[str]:
 
 
 @functools.cache
-def source_hints(folder: Path = ROOT / "sbusd") -> frozenset[str]:
-    """Return each hint in the Python files below *folder*, after the path of its file."""
+def source_hints(root: Path = ROOT) -> frozenset[str]:
+    """Return each hint in the Python files of the packages in the tree *root*, after the path of its file."""
     return frozenset(
-        f"{path.relative_to(folder)}: {command}"
-        for path in folder.rglob("*.py")
+        f"{path.relative_to(root)}: {command}"
+        for path in house_files(".py", root=root)
         for text in _messages(ast.parse(path.read_text("utf-8")))
         for command in hints_in(text)
     )

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sbus_services.link import blobs, main
 from sbus.protocol.framed_data import framed_data, parse_framed_data
+from sbus_services.link import blobs, main
 
 LIE = Path(sys.argv.pop(1))
 

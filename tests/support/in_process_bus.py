@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from sbus.protocol.credentials import Credentials
+from sbus_programs.config.settings import DaemonSettings
+from sbus_programs.systemd.log_records import Record
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbus_programs.config.settings import DaemonSettings
-from sbus.protocol.credentials import Credentials
-from sbus_programs.systemd.log_records import Record
 from tests.support.switch_harness import run_until_idle
 from tests.support.wire import RawClient
 

@@ -1,7 +1,7 @@
 """Runs sbus-store so that it can be killed between a commit and the publication of what it has committed.
 
-``killed_store.py ORDER PYTHON -m sbus_services.store.main ...``: if the file ORDER exists, the program is killed before it publishes a message
-whose packet has the bytes in ORDER, which is removed then.
+``killed_store.py ORDER PYTHON -m sbus_services.store.main ...``: if the file ORDER exists, the program is killed before it publishes
+a message whose packet has the bytes in ORDER, which is removed then.
 """
 
 from __future__ import annotations

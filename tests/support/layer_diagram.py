@@ -1,4 +1,4 @@
-"""The picture of the layers for docs/architecture.md, drawn from the rules of who may import whom."""
+"""Pictures of layers, for docs/architecture.md and README.md of packages, drawn from who may import whom."""
 
 from __future__ import annotations
 
@@ -6,17 +6,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Set
 from itertools import zip_longest
 
-TOP_OF_THE_BUS = "daemon"
-"""The part that joins all parts of the daemon; no client imports it."""
-
 Rules = Mapping[str, Set[str]]
-"""For each part of the project, the other parts that it may import."""
+"""For each part of the project, by its name with dots, the other parts that it may import."""
 
-CELL_WIDTH = 46
-"""Columns of the widest cell in a layer; longer ones are wrapped, so that the picture has at most 120 columns."""
-
-IMPORTS_WIDTH = 92
-"""Columns of the list of parts that a part may import; a longer one is wrapped."""
+LIST_WIDTH = 92
+"""Columns of a list of parts; a longer one is wrapped: the picture has at most 120 columns."""
 
 _BEGIN, _END = "<!-- layers: begin -->", "<!-- layers: end -->"
 
@@ -29,26 +23,43 @@ def with_picture(text: str, rules: Rules) -> str:
     return f"{before}{_BEGIN}\n\n```\n{draw(rules)}```\n\n{_END}{rest.partition(_END)[2]}"
 
 
+def rules_of_packages(rules: Rules) -> Rules:
+    """Return which package may import which other, if their parts have *rules*."""
+    found: dict[str, set[str]] = {}
+    for part, others in rules.items():
+        found.setdefault(_package(part), set()).update(map(_package, others))
+    return {package: others - {package} for package, others in found.items()}
+
+
+def rules_of(package: str, rules: Rules) -> Rules:
+    """Return the rules of the parts of *package*, its own by their names in it: ``broker``, but ``sbus.protocol`` in sbusd."""
+    return {
+        part.removeprefix(f"{package}."): {other.removeprefix(f"{package}.") for other in others}
+        for part, others in rules.items()
+        if _package(part) == package
+    }
+
+
 def draw(rules: Rules) -> str:
     """Return a text with a line for each layer, the highest first, then a line for each part with the parts that it may import."""
-    parts = {part: rules[part] for part in rules if part}
-    heights = {part: _height(part, parts) for part in parts}
-    columns = [_daemon_only(parts), _clients_only(parts)]
-    columns.append(set(parts) - columns[0] - columns[1])
-    titles = ["the daemon", "programs and clients", "used by both"]
-    rows = [["layer", *titles]]
+    heights = {part: _height(part, rules) for part in rules}
+    layers = [["layer", "parts"]]
     for height in sorted(set(heights.values()), reverse=True):
-        cells = [_lines((part for part in column if heights[part] == height), CELL_WIDTH) for column in columns]
-        rows += _rows([str(height)], *cells)
+        layers += _rows([str(height)], _lines(part for part in rules if heights[part] == height))
     imports = [["part", "may import"]]
-    for part in sorted(parts, key=lambda each: (-heights[each], each)):
-        imports += _rows([part], _lines(parts[part], IMPORTS_WIDTH) or ["-"])
-    return f"{_table(rows)}\n{_table(imports)}"
+    for part in sorted(rules, key=lambda each: (-heights[each], each)):
+        imports += _rows([part], _lines(rules[part]) or ["-"])
+    return f"{_table(layers)}\n{_table(imports)}"
 
 
-def _lines(names: Iterable[str], width: int) -> list[str]:
-    """Return *names*, sorted, as lines of at most *width* columns."""
-    return textwrap.wrap("  ".join(sorted(names)), width)
+def _package(part: str) -> str:
+    """Return the package that *part* is in."""
+    return part.partition(".")[0]
+
+
+def _lines(names: Iterable[str]) -> list[str]:
+    """Return *names*, sorted, as lines of at most LIST_WIDTH columns."""
+    return textwrap.wrap("  ".join(sorted(names)), LIST_WIDTH)
 
 
 def _rows(*cells: list[str]) -> list[list[str]]:
@@ -57,24 +68,8 @@ def _rows(*cells: list[str]) -> list[list[str]]:
 
 
 def _height(part: str, rules: Rules) -> int:
-    """Return the layer of *part*: 0 if it imports nothing, else one more than the highest part that it imports."""
-    return max((1 + _height(each, rules) for each in rules[part]), default=0)
-
-
-def _below(part: str, rules: Rules) -> set[str]:
-    """Return *part* and all that it imports, directly or not."""
-    return {part}.union(*(_below(each, rules) for each in rules[part]))
-
-
-def _daemon_only(rules: Rules) -> set[str]:
-    """Return the parts that only the daemon imports."""
-    of_daemon = _below(TOP_OF_THE_BUS, rules)
-    return of_daemon.difference(*(rules[part] for part in rules if part not in of_daemon))
-
-
-def _clients_only(rules: Rules) -> set[str]:
-    """Return the parts that the daemon does not import."""
-    return set(rules) - _below(TOP_OF_THE_BUS, rules)
+    """Return the layer of *part*: 0 if it imports none of *rules*, else one more than the highest part that it imports."""
+    return max((1 + _height(each, rules) for each in rules[part] if each in rules), default=0)
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sbus.protocol.packets import LENGTH_BYTES
 from sbus_services.link.frames import message_head
 from sbus_services.link.message_runs import MessageRun, message_runs
-from sbus.protocol.packets import LENGTH_BYTES
 
 
 def join_body(packets: Iterable[bytes]) -> bytes:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from sbus.protocol.keys import pattern_matches
+from sbus.protocol.packets import MAX_PACKET_BYTES, parse_batch
 from sbus_services.link.message_runs import MessageRun
 from sbus_services.link.ports import LINK
 from sbus_services.link.rules import Export, Import, Rules
 from sbus_services.link.session import LinkSession
-from sbus.protocol.keys import pattern_matches
-from sbus.protocol.packets import MAX_PACKET_BYTES, parse_batch
 from tests.support.link_bodies import SENDER, run_of
 
 OPEN = Rules("R", "a", (Export(b"net/"), Export(b"only/", frozenset({"b"}))), (Import(b""),))

@@ -6,10 +6,10 @@ import itertools
 from collections import Counter
 from collections.abc import Sequence
 
+from sbus.protocol.packets import parse_batch
 from sbus_services.link.frames import Head, add_serial, encode_head
 from sbus_services.link.ports import LINK
 from sbus_services.link.session import LinkSession
-from sbus.protocol.packets import parse_batch
 
 _SERIALS = itertools.count(1)
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 _ESCAPES = {"(dq": '"', "(aq": "'", "(ga": "`", "(ti": "~", "(ha": "^", "e": "\\", "-": "-", "&": ""}
 
@@ -51,8 +51,8 @@ def source(name: str) -> str:
 
 
 def sources() -> list[Path]:
-    """Return every source file of the package."""
-    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxi", ".pxd"}]
+    """Return every source file of the packages."""
+    return house_files(".py", ".pyi", ".pyx", ".pxi", ".pxd")
 
 
 def section(name: str, title: str) -> str:

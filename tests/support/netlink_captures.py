@@ -1,4 +1,4 @@
-"""Captured netlink datagrams: tests/unit/feeds/data/*.hex; the file contains the commands that caused them."""
+"""Captured netlink datagrams: tests/unit/sbus_services/feeds/data/*.hex; the file contains the commands that caused them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sbus_services.feeds.netlink.notices import Notice, parse_notices
 
-_FOLDER = Path(__file__).parents[1] / "unit" / "feeds" / "data"
+_FOLDER = Path(__file__).parents[1] / "unit" / "sbus_services" / "feeds" / "data"
 
 
 def captured(name: str = "changes.hex") -> dict[str, list[bytes]]:

@@ -16,9 +16,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sbus_programs.config.relay import PeerSettings, RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.redis import names as queues
 from sbus_services.relay.service import Relay
-from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import WAIT_SECONDS, RedisServer, answer_to, data_of, free_address, request, shared_key
 

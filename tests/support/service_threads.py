@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from sbus import Allow, Bus, Request, SbusError
-from sbus.statistics import Statistics
 from sbus.protocol.memberships import SERVICE_GROUP
+from sbus.statistics import Statistics
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
 Handler = Callable[[Request], Any]

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sbus_programs.config.store import StreamSettings
 from sbus.protocol.keys import intersection, pattern_matches
+from sbus_programs.config.store import StreamSettings
 from sbus_services.store.engine.messages import Gap, NewMessage, PutResult, Stored
 from sbus_services.store.engine.put_ids import WINDOW_MS
 from sbus_services.store.engine.reading import REMOVED

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypedDict, Unpack
 
-from sbusd.broker import connection_settings
-from sbus_programs.config.settings import LimitSettings
-from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, PublishRule, Refusal, Sight, Sink, Switch
-from sbusd.dataplane.counters import ConnectionCounters
-from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbus.protocol import controls
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.keys import KeySpace
 from sbus.protocol.memberships import parse_membership
 from sbus.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, is_batch, parse_packet
 from sbus.protocol.vouching import parse_loss
+from sbus_programs.config.settings import LimitSettings
+from sbusd.broker import connection_settings
+from sbusd.dataplane.contract import REFUSED_KEY_BYTES, End, PublishRule, Refusal, Sight, Sink, Switch
+from sbusd.dataplane.counters import ConnectionCounters
+from sbusd.dataplane.switch import Switch as CompiledSwitch
 from tests.support.frames import FrameEnd
 
 MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]

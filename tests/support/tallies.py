@@ -11,9 +11,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sbus.protocol.keys import KeySpace
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row, key_bytes
-from sbus.protocol.keys import KeySpace
 from tests.support.link_tallies import link_lines
 
 Place = tuple[str, int, str]

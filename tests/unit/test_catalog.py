@@ -7,17 +7,17 @@ from itertools import chain
 
 import pytest
 
+from sbus_archive.recorder.log_messages import MESSAGES as RECORDER
+from sbus_archive.shipping.log_messages import MESSAGES as SHIPPING
+from sbus_programs.systemd.log_records import LogMessage
 from sbus_services.blob.log_messages import MESSAGES as BLOB
-from sbusd.broker.log_messages import MESSAGES as BUS
 from sbus_services.link.log_messages import MESSAGES as LINK
 from sbus_services.metrics.log_messages import MESSAGES as METRICS
-from sbus_archive.recorder.log_messages import MESSAGES as RECORDER
 from sbus_services.relay.log_messages import MESSAGES as RELAY
-from sbus_archive.shipping.log_messages import MESSAGES as SHIPPING
 from sbus_services.store.log_messages import MESSAGES as STORE
-from sbus_programs.systemd.log_records import LogMessage
 from sbus_services.trigger.log_messages import MESSAGES as TRIGGER
 from sbus_services.web.log_messages import MESSAGES as WEB
+from sbusd.broker.log_messages import MESSAGES as BUS
 from tests.support.catalog import CATALOG, Entry, entries
 from tests.support.manual import items, section
 from tools.stage import ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_house import committed_files
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
 _USE = re.compile(
     r"\btime\.time(?:_ns)?\b|\bfrom time import [^\n]*\btime\b|\bdatetime\.now\b|\butcnow\b|\bCLOCK_REALTIME\b|\b(?:gm|local)time\(\)"
@@ -25,7 +25,7 @@ def _uses(path: Path) -> int:
 
 def test_each_use_of_the_wall_clock_has_a_reason() -> None:
     paths = [(path, path.relative_to(ROOT)) for path in committed_files() if path.suffix in _SOURCES]
-    shipped = [(path, name) for path, name in paths if name.parts[0] in {"sbusd", "clients", "pyspark_sbus"} and "test" not in name.parts]
+    shipped = [(path, name) for path, name in paths if name.parts[0] in {*HOUSES, "clients", "pyspark_sbus"} and "test" not in name.parts]
     found = {str(name): count for path, name in shipped if (count := _uses(path))}
     listed = {name: int(count) for name, count in _ROW.findall((ROOT / "docs" / "clocks.md").read_text())}
     assert found == listed, "describe the use in docs/clocks.md, or use the monotonic clock"

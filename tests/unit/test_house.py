@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT, house_files
 
 CODE = {".py", ".pyi", ".pyx", ".pxi", ".pxd", ".c", ".h"}
 
@@ -30,25 +30,25 @@ _STANDARD = {"bin", "boot", "dev", "etc", "home", "lib", "mnt", "opt", "proc", "
 """The top directories of file-hierarchy(7) and of the Filesystem Hierarchy Standard."""
 
 TOPICS = {
-    "archive/storage/test_credentials.py",
+    "sbus_archive/storage/test_credentials.py",
     "bench/peers/test_peer_figures.py",  # figures.py is tested twice: for the bus, and for its peers
-    "broker/test_broker_quotas.py",
-    "broker/test_held_clients.py",
-    "client/asyncio/test_batches.py",
-    "client/rpc/test_cancelled_calls.py",
-    "client/rpc/test_shared_calls.py",
-    "client/rpc/test_streams.py",
-    "client/sync/test_batches.py",
-    "client/test_exports.py",
+    "sbusd/broker/test_broker_quotas.py",
+    "sbusd/broker/test_held_clients.py",
+    "sbus/asyncio/test_batches.py",
+    "sbus/rpc/test_cancelled_calls.py",
+    "sbus/rpc/test_shared_calls.py",
+    "sbus/rpc/test_streams.py",
+    "sbus/sync/test_batches.py",
+    "sbus/test_exports.py",
     "test_clocks.py",
     "test_waits.py",
-    "config/test_drop_ins.py",
-    "config/test_hostile_values.py",
-    "ctl/test_hostile_values.py",
-    "ctl/test_option_effects.py",
-    "dataplane/test_rooms.py",
-    "metrics/test_prometheus_files.py",
-    "recorder/test_user_shares.py",
+    "sbus_programs/config/test_drop_ins.py",
+    "sbus_programs/config/test_hostile_values.py",
+    "sbusctl/test_hostile_values.py",
+    "sbusctl/test_option_effects.py",
+    "sbusd/dataplane/test_rooms.py",
+    "sbus_services/metrics/test_prometheus_files.py",
+    "sbus_archive/recorder/test_user_shares.py",
     "support/test_workers.py",
     "test_catalog.py",
     "test_house.py",
@@ -76,7 +76,7 @@ TOPICS = {
 
 _LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 
-_NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tools|units)/[\w./-]*)`")
+_NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbus\w*|tests|tools|units)/[\w./-]*)`")
 
 _CALLED_BY_OTHERS = re.compile(
     r"_.*|\w+_(?:command|action)"  # private, or found by its name: sbusctl/group.py
@@ -87,7 +87,7 @@ _CALLED_BY_OTHERS = re.compile(
 
 _CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
-_BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.so$|^sbusd/.*\.(c|cpp)$")
+_BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.so$|^sbus\w*/.*\.(c|cpp)$")
 """Files that are ignored in a tree without git."""
 
 MANUAL = {
@@ -139,7 +139,7 @@ def _modules_of(test: str) -> list[str]:
     """Return the paths at which the module of the unit test *test* can be: in the product, in the tests, or in the tools."""
     path = PurePosixPath(test)
     module = path.with_name(path.stem.removeprefix("test_"))
-    return [f"{top}{module}{end}" for top in ("sbusd/", "tests/", "") for end in ("", ".py", ".pyx", ".pxi", "/__init__.py")]
+    return [f"{top}{module}{end}" for top in ("", "tests/") for end in ("", ".py", ".pyx", ".pxi", "/__init__.py")]
 
 
 def _broken_links(path: Path) -> Iterable[str]:
@@ -206,7 +206,7 @@ def _code(*parts: str) -> list[Path]:
 
 
 def test_no_file_is_too_long() -> None:
-    assert not _complaints(_too_long, _code("sbusd", "clients", "tests", "tools", "stubs", "examples"))
+    assert not _complaints(_too_long, _code(*HOUSES, "clients", "tests", "tools", "stubs", "examples"))
 
 
 def test_unit_tests_mirror_the_modules() -> None:
@@ -215,11 +215,11 @@ def test_unit_tests_mirror_the_modules() -> None:
 
 
 def test_a_test_without_a_module_and_a_stale_topic_are_found() -> None:
-    tests = {f"tests/unit/{topic}" for topic in TOPICS} | {"tests/unit/client/test_inbox.py"}
-    assert _unmirrored(tests | {"tests/unit/client/test_new.py"}, {"sbus/inbox.py"}) == [
-        "tests/unit/client/test_new.py: has no module of that name; move it, or add it to TOPICS"
+    tests = {f"tests/unit/{topic}" for topic in TOPICS} | {"tests/unit/sbus/test_inbox.py"}
+    assert _unmirrored(tests | {"tests/unit/sbus/test_new.py"}, {"sbus/inbox.py"}) == [
+        "tests/unit/sbus/test_new.py: has no module of that name; move it, or add it to TOPICS"
     ]
-    (stale,) = _unmirrored(tests, {"sbus/inbox.py", "sbusd/units.py"})
+    (stale,) = _unmirrored(tests, {"sbus/inbox.py", "units.py"})
     assert stale == "tests/unit/test_units.py: is in TOPICS, but is gone or has a module; remove it there"
 
 
@@ -230,16 +230,16 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_pages_for_contributors_are_not_wide() -> None:
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "tests" / "README.md", *(ROOT / "docs").glob("*.md"), *house_files(".md")]
     assert not _complaints(_too_wide, pages)
 
 
 def test_no_module_is_a_drawer() -> None:
-    assert not _complaints(_drawer, _code("sbusd", "tests", "tools"))
+    assert not _complaints(_drawer, _code(*HOUSES, "tests", "tools"))
 
 
 def test_every_public_name_is_documented() -> None:
-    paths = [path for path in _code("sbusd", "tools") if path.suffix == ".py"]
+    paths = [path for path in _code(*HOUSES, "tools") if path.suffix == ".py"]
     assert len(paths) > 20
     assert not _complaints(_undocumented, paths)
 
@@ -259,7 +259,7 @@ def _only_for_tests(paths: Iterable[Path]) -> list[str]:
 
 
 def test_no_function_is_only_for_tests() -> None:
-    product = [path for path in _code("sbusd") if path.suffix in {".py", ".pyx", ".pxi", ".pxd"}]
+    product = [path for path in _code(*HOUSES) if path.suffix in {".py", ".pyx", ".pxi", ".pxd"}]
     assert _only_for_tests(product) == []
 
 

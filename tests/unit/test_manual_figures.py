@@ -15,7 +15,7 @@ from tests.bench import linked_hosts
 from tests.bench.peers import contenders
 from tests.bench.peers.run import FULL
 from tests.support.manual import source, words
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
 FIGURES = {
     "blob.toml.5": ["unknown tickets within {blob.registry.GUESS_SECONDS:g} seconds"],
@@ -102,9 +102,9 @@ FIGURES = {
         "in {hosts.FULL.rounds} rounds of {hosts.FULL.seconds:g} s",
     ],
     "sbus-pipeline.8": [
-        "Only the {archive.tables.schema.TOP} most used",
-        "during {archive.tables.schema.CALL_SECONDS} seconds",
-        "within {archive.tables.schema.LINK_SECONDS} seconds after that hour",
+        "Only the {tables.schema.TOP} most used",
+        "during {tables.schema.CALL_SECONDS} seconds",
+        "within {tables.schema.LINK_SECONDS} seconds after that hour",
         "the first {pipeline.partials.deliveries.MAX_EVENTS} rows about subscriptions",
         "the first {pipeline.partials.routes.MAX_ROUTES} periods",
         "at least {pipeline.session.FEWEST_PARTITIONS}",
@@ -127,10 +127,10 @@ FIGURES = {
     ],
     "sbus-record.5": [
         "at most {recorder.retention.MAX_USERS} users",
-        "{archive.record.layout.OTHERS} for a segment of the users beyond the {recorder.retention.MAX_USERS} lowest user ids",
-        "version {archive.record.layout.INDEX_VERSION}; a reader",
-        "sorted by {', '.join(archive.record.schema.SORT_KEYS[:-1])} and {archive.record.schema.SORT_KEYS[-1]}",
-        "up to {archive.record.segments.ROW_GROUP_ROWS} rows",
+        "{record.layout.OTHERS} for a segment of the users beyond the {recorder.retention.MAX_USERS} lowest user ids",
+        "version {record.layout.INDEX_VERSION}; a reader",
+        "sorted by {', '.join(record.schema.SORT_KEYS[:-1])} and {record.schema.SORT_KEYS[-1]}",
+        "up to {record.segments.ROW_GROUP_ROWS} rows",
     ],
     "sbus-recorder.8": [
         "at most {show_size(protocol.packets.MAX_PACKET_BYTES)}",
@@ -169,13 +169,13 @@ FIGURES = {
     ],
     "sbus-rpc.7": [
         "at most {protocol.envelope.TEXT_LIMITS['cmd']} bytes",
-        "queues at most {client.rpc.request_queue.WAITING_PER_USER} requests for each user",
-        "remembers the last {client.rpc.service._REMEMBERED_UIDS} uid of each of {client.rpc.service._REMEMBERED_CONNECTIONS} connections",
-        "more than {client.rpc.streaming.MAX_WINDOW} parts beyond",
-        "grants {client.rpc.stream_call.STREAM_WINDOW} parts by default",
-        "can have {client.rpc.streaming.STREAMS_PER_USER} open streams",
+        "queues at most {rpc.request_queue.WAITING_PER_USER} requests for each user",
+        "remembers the last {rpc.service._REMEMBERED_UIDS} uid of each of {rpc.service._REMEMBERED_CONNECTIONS} connections",
+        "more than {rpc.streaming.MAX_WINDOW} parts beyond",
+        "grants {rpc.stream_call.STREAM_WINDOW} parts by default",
+        "can have {rpc.streaming.STREAMS_PER_USER} open streams",
         "{protocol.envelope.SERVICE_HEAD.decode()}",
-        "at most {client.rpc.calls.MAX_STARTS} times for a call",
+        "at most {rpc.calls.MAX_STARTS} times for a call",
     ],
     "sbus-ship.8": [
         "at most {shipping.service.FIRST_DELAY_SECONDS:g} second, which doubles with each failure up to "
@@ -218,7 +218,7 @@ FIGURES = {
         "While {dataplane.socket_closer.MAX_SOCKETS} connections wait to be closed, the bus accepts none.",
         "it would have to be below {dataplane.socket_closer.MAX_SOCKETS - 1}.",
     ],
-    "sbusctl.1": ["at most {ctl.program_runner.MAX_ANSWER_BYTES} bytes"],
+    "sbusctl.1": ["at most {sbusctl.program_runner.MAX_ANSWER_BYTES} bytes"],
     "sbusd.8": [
         "{daemon.options.SYSTEM_ADDRESS}",
         "{daemon.options.Options().pid_file}",
@@ -244,7 +244,7 @@ FIGURES = {
         "{WORDS[trigger.rule_state.FIRST_ACTIONS / trigger.rule_state.ALL_USERS].capitalize()} of that is kept",
     ],
 }
-"""For each page texts that it has. Each is an f-string whose names are packages of sbusd: modules are imported when they are named."""
+"""For each page texts that it has. Each is an f-string whose names are parts of the packages: modules are imported when they are named."""
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,17 @@ def _unit_of(service: str, key: str) -> int:
 
 WORDS = {2: "two", 4: "four", 10: "ten", 60: "minute", 1: "one", 1 / 2: "half", 1 / 8: "eighth"}
 
-NAMES: dict[str, Any] = {path.name: _Package(f"sbusd.{path.name}") for path in (ROOT / "sbusd").iterdir() if path.is_dir()}
-NAMES |= {"os": os, "show_size": show_size, "show_duration": show_duration, "unit_of": _unit_of, "WORDS": WORDS}
+NAMES: dict[str, Any] = {
+    path.name: _Package(f"{house}.{path.name}") for house in HOUSES for path in (ROOT / house).iterdir() if path.is_dir()
+}
+NAMES |= {
+    "sbusctl": _Package("sbusctl"),
+    "os": os,
+    "show_size": show_size,
+    "show_duration": show_duration,
+    "unit_of": _unit_of,
+    "WORDS": WORDS,
+}
 NAMES |= {"FULL": FULL, "PUMPS": contenders.PUMPS, "hosts": linked_hosts}
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sbus_archive.pipeline.source.options import _NAMES
 from sbus_archive.record.layout import IndexEntry
 from sbus_archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
 from sbus_services.blob.requests import _MEMBERS, FATAL, Cause
@@ -20,12 +21,11 @@ from sbus_services.feeds.netlink.feed import NetlinkCounters
 from sbus_services.feeds.udev.feed import UdevCounters
 from sbus_services.link.rules import NEVER_EXPORTED
 from sbus_services.metrics import collector, definitions
-from sbus_archive.pipeline.source.options import _NAMES
 from sbus_services.relay.message_model import RelayMessage
 from sbus_services.relay.redis import names
 from sbus_services.web.frames import REQUESTS
 from tests.support.manual import items, section, source, words
-from tests.unit.link.test_administration import state
+from tests.unit.sbus_services.link.test_administration import state
 from tools.stage import ROOT
 
 TRIGGER_COUNTERS = [

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from sbusd.broker import connection_settings, control_messages, events
-from sbusd.broker.log import LogCounters
 from sbus.bus_socket import ADDRESS_VARIABLE, SYSTEM_ADDRESS
-from sbus_programs.config.quantities import NO_BOUND, show_size
-from sbus_programs.config.settings import LimitSettings, QuotaSettings
-from sbusd.dataplane import contract
-from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from sbus.protocol import controls, vouching
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import KeySpace, pattern_matches
 from sbus.protocol.packets import MAX_BATCH_BYTES, MAX_PACKET_BYTES, control_packet, publish_packet, subscribe_packet, unsubscribe_packet
+from sbus_programs.config.quantities import NO_BOUND, show_size
+from sbus_programs.config.settings import LimitSettings, QuotaSettings
+from sbusd.broker import connection_settings, control_messages, events
+from sbusd.broker.log import LogCounters
+from sbusd.dataplane import contract
+from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
 from tests.support.manual import section, source, sources
 
 PAGE = "sbus-protocol.7"

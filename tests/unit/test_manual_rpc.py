@@ -6,8 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-from sbus.rpc import service
 from sbus.protocol.envelope import MAX_CONTEXT_BYTES, MAX_DESTINATIONS, NUMBER_LIMITS, TEXT_LIMITS, Envelope
+from sbus.rpc import service
 from tests.support.manual import examples, section
 from tools.stage import ROOT
 
@@ -29,9 +29,7 @@ def test_the_members_of_the_envelope_and_their_bounds() -> None:
 
 def test_the_counts_are_those_of_the_code() -> None:
     documented = set(re.findall(r"^\.It Cm (\w+)$", section(PAGE, "8"), re.MULTILINE))
-    written = "".join(
-        (ROOT / "sbus" / name).read_text("utf-8") for name in ("rpc/service.py", "sync/server.py", "asyncio/server.py")
-    )
+    written = "".join((ROOT / "sbus" / name).read_text("utf-8") for name in ("rpc/service.py", "sync/server.py", "asyncio/server.py"))
     counted = set(re.findall(r'counts\["(\w+)"\]', written)) | set(re.findall(r'_drop\("(\w+)"', written))
     assert Path(service.__file__).name == "service.py"
     assert documented == counted

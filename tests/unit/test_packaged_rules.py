@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from sbus.protocol.envelope import RELAY_HEAD, RELAYED_HEAD
 from sbus_programs.config.documents import parse, settings_of
 from sbus_programs.config.files import PACKAGE_FOLDER
 from sbus_programs.config.rules import PolicyRule
@@ -14,7 +15,6 @@ from sbus_services.feeds.journal.entry import PREFIX
 from sbus_services.feeds.udev.devices import HEAD
 from sbus_services.feeds.udev.feed import REQUEST
 from sbus_services.link.remote_interest import MAX_ALL_PATTERNS
-from sbus.protocol.envelope import RELAY_HEAD, RELAYED_HEAD
 from sbus_services.relay.sender import ATTEMPT_KEY
 from tests.support.manual import source
 from tools.stage import ROOT

@@ -14,7 +14,12 @@ from tools.stage import ROOT
 
 AT_MOST = {
     "man": 14,
-    "sbusd": 55,
+    "sbus": 16,
+    "sbus_archive": 7,
+    "sbus_programs": 1,
+    "sbus_services": 3,
+    "sbusctl": 9,
+    "sbusd": 20,
     "stubs": 1,
     "tests": 40,
     "tools": 3,

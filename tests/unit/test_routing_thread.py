@@ -30,10 +30,10 @@ _STRUCTS = {"epoll_event", "gid_t", "htole32", "iovec", "le32toh", "mmsghdr", "m
 METHODS = {"chmod", "exists", "is_file", "lstat", "open", "read_bytes", "read_text", "resolve", "stat", "unlink", "write_text"}
 """Methods of paths that ask the file system."""
 
-_IMPORT = re.compile(r"^\s*(?:from (sbusd[\w.]*) c?import ([^#\n]*)|import (sbusd[\w.]*))", re.MULTILINE)
+_IMPORT = re.compile(r"^\s*(?:from (sbus[\w.]*) c?import ([^#\n]*)|import (sbus[\w.]*))", re.MULTILINE)
 _CALL = re.compile(rf"\b((?:{'|'.join(sorted(MODULES))})(?:\.\w+)+)\(")
 _FROM_C = re.compile(r"^from (?:sbusd\.dataplane\.libc|posix\.[\w.]+|libc\.stdio) cimport (\([^)]*\)|[^\n]*)", re.MULTILINE)
-_ROW = re.compile(r"^\| `(sbusd/[\w./]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
+_ROW = re.compile(r"^\| `(sbus\w*/[\w./]+)` \| (.+?) \| .+ \|$", re.MULTILINE)
 
 
 def _source(module: str) -> Path | None:

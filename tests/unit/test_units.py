@@ -15,16 +15,16 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
+from sbus_archive.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from sbus_programs.config.relay import REDIS
 from sbus_programs.config.ship import ShipSettings
 from sbus_services.feeds import main as feeds
 from sbus_services.feeds.dbus import connection
 from sbus_services.feeds.dbus import logind as logind_manager
 from sbus_services.feeds.dbus import systemd as systemd_manager
-from sbus_archive.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
 from tests.support.manual import examples, section, source
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 UNITS = sorted(path for path in (ROOT / "units").glob("*/*.*") if path.suffix in {".service", ".socket", ".timer"})
 IDS = [f"{unit.parent.name}/{unit.name}" for unit in UNITS]
@@ -109,7 +109,7 @@ def test_services_start_a_program_of_this_project(unit: Path) -> None:
     if unit.name.startswith("redis-server@"):
         assert read(unit)["Service"]["ExecStart"].startswith("/usr/bin/redis-server /etc/sbus/redis.conf ")
         return
-    scripts = re.findall(r'^(\S+) = "sbusd\.', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    scripts = re.findall(r'^(\S+) = "sbus\w*\.', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
     program = Path(read(unit)["Service"]["ExecStart"].split()[0])
     assert program.parent == Path("/usr/bin")
     assert program.name in scripts
@@ -369,7 +369,7 @@ def test_each_hint_names_a_unit_that_exists_and_a_command_that_helps() -> None:
     named = 0
     shipped = {unit.name for unit in UNITS} | {"sbusd.service", "redis-server@sbus-relay.service"}
     sources = [
-        *sorted((ROOT / "sbusd").rglob("*.py")),
+        *house_files(".py"),
         *sorted((ROOT / "man").iterdir()),
         *sorted((ROOT / "packaging/debian").glob("*.README*")),
     ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.unit.test_house import committed_files
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
 _PAGE = ROOT / "docs" / "waits.md"
 _ROW = re.compile(r"^\| `([^`]+)` \| (\d+) \| .+ \|$", re.MULTILINE)
@@ -108,7 +108,7 @@ def test_each_wait_without_a_limit_has_a_reason() -> None:
     found = {
         str(name): len(lines)
         for path, name in paths
-        if name.parts[0] in {"sbusd", "pyspark_sbus"} and (lines := list(_waits(path.read_text("utf-8"))))
+        if name.parts[0] in {*HOUSES, "pyspark_sbus"} and (lines := list(_waits(path.read_text("utf-8"))))
     }
     listed = {name: int(count) for name, count in _ROW.findall(_PAGE.read_text("utf-8"))}
     assert found == listed, "give the wait a limit, or say in docs/waits.md what ends it"
@@ -130,7 +130,7 @@ def _look_ups(source: str) -> set[str]:
 
 def test_each_look_up_of_a_user_or_group_says_where_it_runs() -> None:
     paths = [(path, path.relative_to(ROOT)) for path in committed_files() if path.suffix == ".py"]
-    found = {str(name): names for path, name in paths if name.parts[0] == "sbusd" and (names := _look_ups(path.read_text("utf-8")))}
+    found = {str(name): names for path, name in paths if name.parts[0] in HOUSES and (names := _look_ups(path.read_text("utf-8")))}
     listed = {name: set(re.findall(r"`([^`]+)`", names)) for name, names in _LOOK_UP.findall(_PAGE.read_text("utf-8"))}
     assert found == listed, "look it up in a thread, and say in docs/waits.md where it runs"
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sbus_programs.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
 from sbus_archive.pipeline.live.minutes import MAX_RAISED, PREFIX, Minute, escape
+from sbus_programs.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
 
 SIGMA = 1.4826
 """Factor from the median absolute deviation to the standard deviation of a normal distribution."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sbus_archive.files import TablesError
+from sbus_archive.pipeline.live.alerts import Usual
+from sbus_archive.pipeline.live.minutes import shortened
 from sbus_archive.record.layout import HOUR_NS
+from sbus_archive.storage.files import TablesError
 from sbus_archive.tables.hours import Hour
 from sbus_archive.tables.schema import TRAFFIC
 from sbus_archive.tables.storage import read_tables
 from sbus_programs.config.live import Anomaly
-from sbus_archive.pipeline.live.alerts import Usual
-from sbus_archive.pipeline.live.minutes import shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

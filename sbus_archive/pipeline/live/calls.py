@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
-from sbus_archive.record.schema import Role
 from sbus_archive.pipeline.live.minutes import Group
 from sbus_archive.pipeline.live.open_calls import MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, slow_group
 from sbus_archive.pipeline.measures import prefix
+from sbus_archive.record.schema import Role
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
-from sbus_archive.record.schema import RowKind
-from sbus_archive.tables.hours import Hour
 from sbus.errors import RemoteRefusal
+from sbus.protocol.errors import ErrorCode
 from sbus.sync.bus import Bus
-from sbus_programs.config.live import ANOMALY, LiveSettings
 from sbus_archive.pipeline.errors import PermanentError
 from sbus_archive.pipeline.live.alerts import Usual
 from sbus_archive.pipeline.live.baseline import Baseline, Baselines, compute, hour_of
@@ -32,7 +30,9 @@ from sbus_archive.pipeline.live.publication import AlertPublisher, publish_decid
 from sbus_archive.pipeline.measures import prefix, total
 from sbus_archive.pipeline.source.datasource import register
 from sbus_archive.pipeline.source.outbox import Outbox
-from sbus.protocol.errors import ErrorCode
+from sbus_archive.record.schema import RowKind
+from sbus_archive.tables.hours import Hour
+from sbus_programs.config.live import ANOMALY, LiveSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

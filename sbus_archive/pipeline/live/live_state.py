@@ -22,13 +22,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbus_archive.files import publish_file
-from sbus_programs.config.live import ANOMALY, LiveSettings
+from sbus.protocol.printable import printable
 from sbus_archive.pipeline.errors import PermanentError
 from sbus_archive.pipeline.live.alerts import Raised, Usual, decide
 from sbus_archive.pipeline.live.minutes import ALL, KEPT_MINUTES, MEASURES, PREFIX, USER, Counts, Group, Important, Minute, Minutes
 from sbus_archive.pipeline.live.open_calls import BatchCalls, CallRequest, OpenCalls
-from sbus.protocol.printable import printable
+from sbus_archive.storage.files import publish_file
+from sbus_programs.config.live import ANOMALY, LiveSettings
 
 STATE = "state.json"
 MINUTES = "minutes"

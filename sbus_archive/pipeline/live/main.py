@@ -9,15 +9,15 @@ from typing import Annotated
 
 import typer
 
-from sbus_archive.files import UMASK, make_private
 from sbus_archive.optional_packages import how_to_install, use_local_packages
-from sbus_programs.config.files import default_main_file
-from sbus_programs.config.live import LiveSettings, load_live_settings
-from sbus_programs.helptext import PlainCommand, VersionOption, require_only
 from sbus_archive.pipeline.errors import PermanentError, PipelineError, root_cause
 from sbus_archive.pipeline.live.live_state import MINUTES, STATE, LiveState, lines_of
 from sbus_archive.pipeline.lock import ENGINE_LOCK, RUN_LOCK, engine_lock, run_lock
 from sbus_archive.pipeline.session import spark_session
+from sbus_archive.storage.files import UMASK, make_private
+from sbus_programs.config.files import default_main_file
+from sbus_programs.config.live import LiveSettings, load_live_settings
+from sbus_programs.helptext import PlainCommand, VersionOption, require_only
 from sbus_programs.program import check_configuration, failing_with_status
 from sbus_programs.standard_error import fail, print_error
 from sbus_programs.standard_output import print_line

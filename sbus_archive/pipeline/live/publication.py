@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from sbus.errors import RemoteRefusal
+from sbus.protocol.errors import ErrorCode, SbusError
 from sbus.store.errors import StoreError, StoreNotRunning
 from sbus.sync.bus import Bus
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.live.live_state import Decided
 from sbus_archive.pipeline.source.outbox import MESSAGES, Outbox, Publish
-from sbus.protocol.errors import ErrorCode, SbusError
 
 ID_SECONDS = 3600
 """How long the store knows the id of a message. Spec: sbus-store(8), store/put."""

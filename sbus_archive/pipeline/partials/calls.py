@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbus_archive.pipeline.partials.portions import Portion
+from sbus_archive.pipeline.partials.rows import compacted, flag, joined, no_rows, numbers, ones, read_rows, summed, undeliverable
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Role, RowKind
 from sbus_archive.record.segments import RecordReader
 from sbus_archive.tables.schema import CALL_SECONDS, LATENCY_STEPS
-from sbus_archive.pipeline.partials.portions import Portion
-from sbus_archive.pipeline.partials.rows import compacted, flag, joined, no_rows, numbers, ones, read_rows, summed, undeliverable
 
 PARTIES = ["cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit"]
 SUMS = ["calls", "answered", "errors", "timeouts", "unanswered", "undelivered"]

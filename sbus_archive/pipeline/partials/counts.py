@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.record.schema import Role, RowKind
-from sbus_archive.record.segments import RecordReader
+from sbus.protocol.errors import ErrorCode
 from sbus_archive.pipeline.partials.portions import Portion
 from sbus_archive.pipeline.partials.rows import (
     encoded_array,
@@ -22,7 +21,8 @@ from sbus_archive.pipeline.partials.rows import (
     undeliverable,
     with_columns,
 )
-from sbus.protocol.errors import ErrorCode
+from sbus_archive.record.schema import Role, RowKind
+from sbus_archive.record.segments import RecordReader
 
 _BUS = 0
 """The connection number of the bus itself."""

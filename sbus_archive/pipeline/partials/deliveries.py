@@ -15,8 +15,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.record.schema import RowKind
-from sbus_archive.record.segments import RecordReader
 from sbus_archive.pipeline.partials.portions import SUBSCRIPTION_KINDS, Portion
 from sbus_archive.pipeline.partials.routes import KeyRoutes, RouteTable, SubscriptionEvent, subscriptions
 from sbus_archive.pipeline.partials.rows import (
@@ -33,6 +31,8 @@ from sbus_archive.pipeline.partials.rows import (
     summed,
     with_columns,
 )
+from sbus_archive.record.schema import RowKind
+from sbus_archive.record.segments import RecordReader
 
 MAX_EVENTS = 10_000
 """Maximum number of subscription rows of one user per host and hour; the earliest are used. Those of all users are in the memory of one

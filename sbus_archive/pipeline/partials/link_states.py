@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbus_archive.pipeline.partials.portions import Portion
+from sbus_archive.pipeline.partials.rows import read_rows
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import RowKind
 from sbus_archive.record.segments import RecordReader
-from sbus_archive.pipeline.partials.portions import Portion
-from sbus_archive.pipeline.partials.rows import read_rows
 
 KEY = "link/state"
 VERSION = 1

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbus_archive.record.schema import key_bytes
-from sbus_archive.pipeline.partials.rows import encoded_array, numbers, ones, summed, with_columns
 from sbus.protocol.pattern_index import PatternIndex
+from sbus_archive.pipeline.partials.rows import encoded_array, numbers, ones, summed, with_columns
+from sbus_archive.record.schema import key_bytes
 
 OPEN = (1 << 63) - 1
 """The end of a subscription that did not end: after every position of a record."""

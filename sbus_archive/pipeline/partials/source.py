@@ -11,17 +11,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sbus_archive.record.schema import PARTITION_SCHEMA
-from sbus_archive.record.segments import RecordReader
-from sbus_archive.storage.location import ArchivePath
-from sbus_archive.tables.hours import Manifest
-from sbus_archive.tables.schema import CALLS, LINKS, RELAY, TABLES
 from sbus_archive.pipeline.partials import counts, link_states
 from sbus_archive.pipeline.partials.calls import PARTIES, SUMS, calls, histograms
 from sbus_archive.pipeline.partials.deliveries import flows
 from sbus_archive.pipeline.partials.link_states import links
 from sbus_archive.pipeline.partials.portions import Portion, grouped, portions_of
 from sbus_archive.pipeline.partials.rows import folded, joined, summed
+from sbus_archive.record.schema import PARTITION_SCHEMA
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.location import ArchivePath
+from sbus_archive.tables.hours import Manifest
+from sbus_archive.tables.schema import CALLS, LINKS, RELAY, TABLES
 
 FOLDED = {
     "traffic": (("prefix", "messages"),),

@@ -13,13 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from sbus_archive.files import RecordError
+from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.record.index import DayName, IndexListing, Unreadable, find_entry, list_index, read_day, segment_names
 from sbus_archive.record.layout import IndexEntry, SegmentName
 from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.files import RecordError
 from sbus_archive.storage.location import ArchivePath
 from sbus_archive.storage.store import store_of
-from sbus_archive.pipeline.errors import SourceError
 
 DAYS_BY_NAME = 2
 """Number of newest days per host that are kept by name: a daily copy is in time, and offsets stay small."""

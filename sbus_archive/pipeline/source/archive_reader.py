@@ -18,18 +18,18 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sbus_archive.files import RecordError
+from sbus.protocol.keys import KeySpace
+from sbus.protocol.printable import LINE_CHARACTERS, printable
+from sbus_archive.pipeline.errors import SourceError
+from sbus_archive.pipeline.source.archive_offset import Offset, Slice, StreamIndex, StreamTarget, next_offset
+from sbus_archive.pipeline.source.options import Condition, Options, arrow_schema
 from sbus_archive.record.index import find_entry, read_entries, read_index
 from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
 from sbus_archive.record.schema import SCHEMA, key_bytes
 from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.files import RecordError
 from sbus_archive.storage.location import ArchivePath, is_remote
 from sbus_archive.storage.store import store_of
-from sbus_archive.pipeline.errors import SourceError
-from sbus_archive.pipeline.source.archive_offset import Offset, Slice, StreamIndex, StreamTarget, next_offset
-from sbus_archive.pipeline.source.options import Condition, Options, arrow_schema
-from sbus.protocol.keys import KeySpace
-from sbus.protocol.printable import LINE_CHARACTERS, printable
 
 TASK_BYTES = 32 << 20
 """Bytes of segments per task (or one segment): about a million rows, a second of work. Small segments share a task."""

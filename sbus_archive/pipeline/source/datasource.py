@@ -17,12 +17,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from sbus.protocol.errors import SbusError
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source.archive_reader import ArchiveReader, ArchiveStreamReader
 from sbus_archive.pipeline.source.live_stream import LiveStreamReader
 from sbus_archive.pipeline.source.options import DDL, Options
 from sbus_archive.pipeline.source.publisher import QueryPublisher, StreamPublisher
-from sbus.protocol.errors import SbusError
 
 
 class SbusSource(DataSource):

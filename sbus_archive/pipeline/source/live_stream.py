@@ -23,15 +23,15 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sbus_archive.record.calls import CallRecognizer
-from sbus_archive.record.schema import Row, RowKind, key_text
 from sbus.errors import RemoteRefusal, TimedOut
 from sbus.items import Gap, Reconnected, TapItem
+from sbus.protocol.errors import SbusError
 from sbus.sync.bus import Bus
 from sbus.sync.streams import Tap
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source.options import Options, arrow_schema
-from sbus.protocol.errors import SbusError
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.schema import Row, RowKind, key_text
 
 LIVE_ROWS = 100_000
 """Default rows of a batch; the buffer has room for two of them."""

@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.record.layout import IndexEntry, SegmentName, is_host
 from sbus_archive.record.schema import PARTITION_SCHEMA, SCHEMA, RowKind
 from sbus_archive.storage.location import ArchivePath, LocationError, parse_location
-from sbus_archive.pipeline.errors import SourceError
 
 _FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
 

@@ -25,9 +25,9 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
-from sbus_archive.files import LockHeldError, lock_file, publish_draft, publish_file, sync_folder, temporary
 from sbus_archive.pipeline.errors import DamagedOutboxError, SourceError
 from sbus_archive.pipeline.source.options import InDoubt
+from sbus_archive.storage.files import LockHeldError, lock_file, publish_draft, publish_file, sync_folder, temporary
 
 MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
 """One row per message."""

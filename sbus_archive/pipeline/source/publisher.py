@@ -16,13 +16,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sbus_archive.record.schema import key_bytes
+from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus.sync.bus import Bus
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source.options import Options
 from sbus_archive.pipeline.source.outbox import MESSAGES, BatchResult, Outbox, pairs
-from sbus.protocol.keys import MAX_KEY_BYTES
-from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus_archive.record.schema import key_bytes
 
 MOST_TASK_BYTES = 64 << 20
 """Maximum bytes of one task: they pass through the driver, whose memory holds those of all tasks of a batch."""

@@ -17,9 +17,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-from sbus_services.feeds.bus_publisher import LogThrottle
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_services.feeds.bus_publisher import LogThrottle
 
 DRIVER = "org.freedesktop.DBus"
 """The name of the D-Bus bus itself, which no client can own."""

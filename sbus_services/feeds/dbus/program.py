@@ -9,6 +9,7 @@ from typing import Literal
 
 from sbus import Bus, Scope
 from sbus_programs.config.feed_dbus import DBusFeedSettings
+from sbus_programs.systemd.event_loop import run_until_signal
 from sbus_services.feeds.dbus.bus_output import BusOutput
 from sbus_services.feeds.dbus.changes import ChangeTable
 from sbus_services.feeds.dbus.connection import bus_address, check_library
@@ -17,7 +18,6 @@ from sbus_services.feeds.dbus.signal_feed import REQUEST, SignalFeed
 from sbus_services.feeds.dbus.state_feed import StateCounters, StateFeed, StateSource
 from sbus_services.feeds.dbus.systemd import ServiceManagerSource
 from sbus_services.feeds.netlink.stored_values import PublishedKeys, StoredValues
-from sbus_programs.systemd.event_loop import run_until_signal
 
 STORED = {
     "systemd": ("systemd/unit/",),

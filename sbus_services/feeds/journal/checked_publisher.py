@@ -17,11 +17,11 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sbus import AnswerLost, Bus, Disconnected, NoBus, PayloadTooLarge, RemoteRefusal, Scope, Statistics
+from sbus.protocol import controls
+from sbus.protocol.errors import SbusError
 from sbus.reconnection import ReconnectAttempts
 from sbus_services.feeds.bus_publisher import LogThrottle
 from sbus_services.feeds.journal.entry import PREFIX
-from sbus.protocol import controls
-from sbus.protocol.errors import SbusError
 
 Batch = Sequence[tuple[str, bytes]]
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sbus_services.feeds.netlink.entries import escape
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_services.feeds.netlink.entries import escape
 
 _FORM = re.compile(r"s=([0-9a-f]{32});i=([0-9a-f]{1,16});b=([0-9a-f]{32});m=([0-9a-f]{1,16});t=([0-9a-f]{1,16});x=([0-9a-f]{1,16})")
 

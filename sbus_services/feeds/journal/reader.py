@@ -10,8 +10,8 @@ from pathlib import Path
 
 from systemd import journal
 
-from sbus_services.feeds.journal.entry import MESSAGE_BYTES, Cursor, Fields, JournalEntry
 from sbus.protocol.errors import SbusError
+from sbus_services.feeds.journal.entry import MESSAGE_BYTES, Cursor, Fields, JournalEntry
 
 _WHERE = (Path("/var/log/journal"), Path("/run/log/journal"))
 """Where journald stores the system's journal: on disk, or in memory. It moves between them at any time: journalctl(1) --flush."""

@@ -16,8 +16,8 @@ from pyroute2.netlink import nlmsg_base, rtnl
 from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, rt_proto, rt_type, rtmsg
 from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
 
-from sbus_services.feeds.netlink.entries import Address, Entry, Hop, Link, Neighbour, Route
 from sbus.protocol.errors import SbusError
+from sbus_services.feeds.netlink.entries import Address, Entry, Hop, Link, Neighbour, Route
 
 # It logs a traceback for a message that it cannot decode; DecodeError reports it in one line.
 logging.getLogger("pyroute2").setLevel(logging.CRITICAL + 1)

@@ -20,9 +20,9 @@ from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from sbus.protocol.errors import SbusError
 from sbus_services.feeds.netlink.entries import Entry
 from sbus_services.feeds.netlink.notices import parse_notices
-from sbus.protocol.errors import SbusError
 
 _GROUPS = (1, 3, 5, 7, 9, 11, 32)
 """RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE, _NEXTHOP."""

@@ -17,10 +17,10 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sbus_services.feeds.netlink.entries import escape
-from sbus_services.feeds.netlink.network_state import EventKind
 from sbus.protocol.errors import SbusError
 from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus_services.feeds.netlink.entries import escape
+from sbus_services.feeds.netlink.network_state import EventKind
 
 HEAD = "udev/"
 """The beginning of all keys of the feed."""

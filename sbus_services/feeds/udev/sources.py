@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyudev
 
+from sbus.protocol.errors import SbusError
 from sbus_services.feeds.netlink.sockets import OverrunError
 from sbus_services.feeds.udev.devices import Device, DeviceError, DeviceEvent
-from sbus.protocol.errors import SbusError
 
 _SO_RCVBUFFORCE = 33
 

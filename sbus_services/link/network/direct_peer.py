@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
+from sbus.protocol.printable import printable
 from sbus_services.link.network import direct_frames
 from sbus_services.link.network.direct_frames import Frame, FrameError, FrameKind, FrameReader
 from sbus_services.link.network.streams import MAX_WORDS, Stall, Turn, error_words
 from sbus_services.link.network.subject_tree import SubjectTree, TooManySubjectsError
 from sbus_services.link.permissions import is_within, published_by, received_by
 from sbus_services.link.shared_queue import Queued, SharedQueue
-from sbus.protocol.printable import printable
 
 HELLO_SECONDS = 5.0
 PING_SECONDS = 2.0

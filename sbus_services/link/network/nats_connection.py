@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from sbus.protocol import __version__
 from sbus.asyncio.look_ups import in_thread
+from sbus.protocol import __version__
+from sbus.protocol.printable import printable
 from sbus_services.link.network import nats_protocol as protocol
 from sbus_services.link.network.counters import NetworkCounters
 from sbus_services.link.network.credential_files import NkeyError, sign
@@ -22,7 +23,6 @@ from sbus_services.link.network.nats_protocol import Delivery, Event, Info, Inva
 from sbus_services.link.network.streams import MAX_WORDS, Stall, Turn, error_words, open_streams
 from sbus_services.link.ports import NetworkEvents
 from sbus_services.link.shared_queue import Queued, SharedQueue
-from sbus.protocol.printable import printable
 
 DEFAULT_PORT = 4222
 CONNECT_SECONDS = 5.0

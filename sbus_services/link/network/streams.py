@@ -9,8 +9,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from sbus_services.link.network.counters import NetworkCounters
 from sbus.protocol.printable import printable
+from sbus_services.link.network.counters import NetworkCounters
 
 Writable = Callable[[], Awaitable[None]]
 """Returns when the local bus takes messages again; at once if it does so now."""

@@ -7,9 +7,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from sbus.asyncio.service_bus import ServiceBus
-from sbus.rpc.calls import Answer, Invocation
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import Envelope, relay_key, relayed_key
+from sbus.rpc.calls import Answer, Invocation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from sbus.errors import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
-from sbus.rpc.request_queue import WAITING_PER_USER
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.envelope import decode_data, relayed_key
 from sbus.protocol.errors import SbusError
+from sbus.rpc.request_queue import WAITING_PER_USER
+from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus.client import ConcurrencyLimit, RelayBus, RelayedInvocation
 from sbus_services.relay.log_messages import BUS_REFUSAL, FAULT
 from sbus_services.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
@@ -25,7 +26,6 @@ from sbus_services.relay.queue_handler import QueueHandler
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import MessageStore
-from sbus_programs.systemd.log_records import LimitedLog
 
 AT_ONCE = WAITING_PER_USER // 4
 """Concurrent requests of one host for one command: a quarter of what a service queues per user, so that several relays may call it."""

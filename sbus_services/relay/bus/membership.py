@@ -6,9 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.errors import SbusError
 from sbus.protocol.keys import parse_connection_address
+from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus.client import ConcurrencyLimit, RelayBus
 from sbus_services.relay.bus.incoming_calls import BusServices
 from sbus_services.relay.bus.outgoing_calls import OutgoingCalls
@@ -17,7 +18,6 @@ from sbus_services.relay.message_model import RelayMessage
 from sbus_services.relay.queue_handler import QueueHandler
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.store import MessageStore
-from sbus_programs.systemd.log_records import LimitedLog
 
 RETRY_SECONDS = 1.0
 """Pause before the next attempt to connect; a restart of the bus takes less."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sbus.errors import ServiceError
+from sbus.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
 from sbus.rpc.requests import Request, Result, Task
 from sbus.rpc.service import Dispatcher, Service
-from sbus.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
 from sbus_services.relay.bus.client import ConcurrencyLimit
 from sbus_services.relay.message_model import InvalidMessageError, RelayMessage
 from sbus_services.relay.queue_handler import QueueHandler

@@ -18,6 +18,8 @@ from sbus.asyncio.look_ups import in_thread
 from sbus_programs.config.certificates import validity_of
 from sbus_programs.config.files import ConfigError
 from sbus_programs.config.relay import RelaySettings
+from sbus_programs.socket_owner import is_trusted
+from sbus_programs.systemd.log_records import LimitedLog, LogMessage
 from sbus_services.relay.http.credentials import (
     FROM,
     SIGNATURE,
@@ -35,8 +37,6 @@ from sbus_services.relay.http.credentials import (
 )
 from sbus_services.relay.log_messages import AUTHENTICATION_FAILED, CERTIFICATE_ENDS, CREDENTIALS_KEPT, CREDENTIALS_READ, REPLAYED
 from sbus_services.relay.redis.store import Nonce
-from sbus_programs.socket_owner import is_trusted
-from sbus_programs.systemd.log_records import LimitedLog, LogMessage
 
 
 class RejectedRequestError(Exception):

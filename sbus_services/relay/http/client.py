@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import aiohttp
 
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_programs.config.relay import RelaySettings
 from sbus_services.relay.http.credentials import (
     SIGNATURE,
     TIME,

@@ -13,11 +13,11 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from sbus_programs.http_connection import LimitedConnection
 from sbus.protocol.printable import printable
+from sbus_programs.http_connection import LimitedConnection
+from sbus_programs.socket_owner import client_user
 from sbus_services.relay.http.limits import ConnectionLimiter, ConnectionSlot
 from sbus_services.relay.log_messages import AUTHENTICATION_FAILED, FAULT, REJECTED
-from sbus_programs.socket_owner import client_user
 
 
 class HttpConnection(LimitedConnection):

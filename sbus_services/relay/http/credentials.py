@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sbus.protocol.envelope import MAX_TWIN
 from sbus_programs.config import certificates
 from sbus_programs.config.certificates import Identity
 from sbus_programs.config.files import ConfigError, NotRegularError, open_regular
 from sbus_programs.config.hosts import TlsSettings
-from sbus.protocol.envelope import MAX_TWIN
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
 """The HTTP headers."""

@@ -14,8 +14,8 @@ from types import TracebackType
 
 from sbus_programs.config.hosts import AddressGroup, AddressGroups
 from sbus_programs.config.relay import RelaySettings
-from sbus_services.relay.log_messages import TOO_MANY, TOO_SLOW
 from sbus_programs.systemd.log_records import LogMessage
+from sbus_services.relay.log_messages import TOO_MANY, TOO_SLOW
 
 RejectionReporter = Callable[[LogMessage, str, str, str], None]
 """Called with event, address, reason and name of the counter."""

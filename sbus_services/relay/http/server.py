@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from sbus.protocol.printable import printable
 from sbus_programs.config.hosts import AddressGroups
 from sbus_programs.config.relay import RelaySettings
 from sbus_programs.http_connection import PEER_ERRORS
-from sbus.protocol.printable import printable
+from sbus_programs.systemd.log_records import LimitedLog, LogMessage
 from sbus_services.relay.http.authentication import (
     Authentication,
     RejectedRequestError,
@@ -37,7 +38,6 @@ from sbus_services.relay.message_model import InvalidMessageError, RelayMessage
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import MessageStore
-from sbus_programs.systemd.log_records import LimitedLog, LogMessage
 
 SECONDS = 60.0
 """Time within which messages from two addresses must alternate."""

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, get_args
 
+from sbus.protocol.framed_data import MAX_MESSAGES, framed_data
 from sbus.rpc.requests import Request
 from sbus_programs.config.store import StreamSettings
-from sbus.protocol.framed_data import MAX_MESSAGES, framed_data
 from sbus_services.store.calls.fields import MAX_SEQ, Fields
 from sbus_services.store.calls.responses import RESPONSE_BYTES, CallError, fitting, frame_of, info_head, item_of, response
 from sbus_services.store.context import StoreContext

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sbus import AsyncBus
-from sbus.rpc.requests import Request
 from sbus.protocol.credentials import UNKNOWN_ID
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.framed_data import parse_framed_data
+from sbus.rpc.requests import Request
 from sbus_services.store.calls.admin_calls import AdminCalls
 from sbus_services.store.calls.job_calls import JobCalls
 from sbus_services.store.calls.put_call import PutCall

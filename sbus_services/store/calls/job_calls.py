@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 from sbus.asyncio.look_ups import UNANSWERED, LookUps
+from sbus.protocol.credentials import Peer
+from sbus.protocol.framed_data import MAX_DELAY_SECONDS, MAX_JOBS, MIN_LEASE_SECONDS, framed_data
 from sbus.rpc.caller_access import Allow, groups_of
 from sbus.rpc.requests import Request
 from sbus_programs.config.store import QueueSettings
-from sbus.protocol.credentials import Peer
-from sbus.protocol.framed_data import MAX_DELAY_SECONDS, MAX_JOBS, MIN_LEASE_SECONDS, framed_data
 from sbus_services.store.calls.fields import Fields
 from sbus_services.store.calls.read_calls import MAX_WAIT_SECONDS
 from sbus_services.store.calls.responses import RESPONSE_BYTES, CallError, frame_of, job_head, response, restarting

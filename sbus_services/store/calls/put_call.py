@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sbus.rpc.requests import Request
 from sbus.protocol.framed_data import (
     LATEST_SECONDS,
     MAX_DELAY_SECONDS,
@@ -17,6 +16,7 @@ from sbus.protocol.framed_data import (
 )
 from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus.protocol.printable import printable
+from sbus.rpc.requests import Request
 from sbus_services.store.calls.fields import Fields
 from sbus_services.store.calls.responses import CallError, code_and_words
 from sbus_services.store.context import StoreContext

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sbus.rpc.requests import Request
-from sbus_programs.config.store import StreamSettings
 from sbus.protocol.framed_data import MAX_MESSAGES, framed_data
 from sbus.protocol.keys import intersection, text_of
 from sbus.protocol.printable import printable
+from sbus.rpc.requests import Request
+from sbus_programs.config.store import StreamSettings
 from sbus_services.store.calls.fields import MAX_SEQ, Fields
 from sbus_services.store.calls.responses import RESPONSE_BYTES, CallError, fitting, frame_of, head_of, item_of, response, restarting
 from sbus_services.store.context import StoreContext

@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 
-from sbus_programs.backoff import Attempts
 from sbus.asyncio.service_bus import ServiceBus
 from sbus.errors import RemoteRefusal, SbusError
-from sbus.rpc.caller_access import Twins
-from sbus.rpc.requests import Request
-from sbus.rpc.service import Dispatcher
-from sbus_programs.config.store import StoreSettings, StreamSettings
 from sbus.protocol.envelope import relayed_key
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.framed_data import framed_data, parse_framed_data
 from sbus.protocol.memberships import SERVICE_GROUP, stored_pattern
+from sbus.rpc.caller_access import Twins
+from sbus.rpc.requests import Request
+from sbus.rpc.service import Dispatcher
+from sbus_programs.backoff import Attempts
+from sbus_programs.config.store import StoreSettings, StreamSettings
 from sbus_services.store.calls.admin_calls import AdminCalls
 from sbus_services.store.calls.calls import HEAD, Calls, Handle
 from sbus_services.store.calls.read_calls import ReadCalls

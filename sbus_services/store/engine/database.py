@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from sbus_programs.config.store import KEPT_ASIDE
 from sbus.protocol.printable import printable
+from sbus_programs.config.store import KEPT_ASIDE
 from sbus_services.store.engine.messages import EngineError, ErrorName
 from sbus_services.store.engine.schema import APPLICATION_ID, TABLES, VERSION
 from sbus_services.store.engine.undo_log import UndoLog

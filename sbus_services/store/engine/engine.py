@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from sbus.protocol.printable import printable
 from sbus_programs.config.store import StoreSettings
 from sbus_programs.config.users import ChargedUsers, SubordinateIds
-from sbus.protocol.printable import printable
 from sbus_services.store.engine.checksums import Checksums
 from sbus_services.store.engine.clocks import StoreClock
 from sbus_services.store.engine.continuity import LOST, Continuity, RunStart, keep_clock, start_clock

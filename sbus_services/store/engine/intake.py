@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbus_programs.config.quantities import show_size
 from sbus.protocol.framed_data import MAX_DELAY_SECONDS
 from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus.protocol.printable import printable
+from sbus_programs.config.quantities import show_size
 from sbus_services.store.engine.checksums import checksum
 from sbus_services.store.engine.database import Database, mount_of
 from sbus_services.store.engine.figures import AllFigures, StreamFigures

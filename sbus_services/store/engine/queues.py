@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from sbus_programs.config.store import QueueSettings
 from sbus.protocol.framed_data import MAX_DELAY_SECONDS
+from sbus_programs.config.store import QueueSettings
 from sbus_services.store.engine.checksums import DAMAGED, Checksums
 from sbus_services.store.engine.clocks import StoreClock
 from sbus_services.store.engine.database import Database

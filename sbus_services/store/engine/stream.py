@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sbus_programs.config.store import NEVER_STORED, QueueSettings, StreamSettings
 from sbus.protocol.keys import KeySpace, intersection
 from sbus.protocol.printable import printable
+from sbus_programs.config.store import NEVER_STORED, QueueSettings, StreamSettings
 from sbus_services.store.engine.database import Database
 from sbus_services.store.engine.figures import QueueFigures, StreamFigures
 from sbus_services.store.engine.schema import BLOCKED, LEASED, READY, RETRYING, message_id

@@ -156,7 +156,15 @@ class DisturbedRuns:
 
     def _start(self, environment: Mapping[str, str], *, is_on_cluster: bool) -> subprocess.Popen[str]:
         """Start the pipeline in a session of its own."""
-        program = [sys.executable, "-m", "sbus_archive.pipeline", "--archive", f"s3://{BUCKET}/fleet", "--tables", str(self._folder / TABLES)]
+        program = [
+            sys.executable,
+            "-m",
+            "sbus_archive.pipeline",
+            "--archive",
+            f"s3://{BUCKET}/fleet",
+            "--tables",
+            str(self._folder / TABLES),
+        ]
         options = list[str]()
         if is_on_cluster:
             program += ["--master", "local-cluster[2,1,1024]"]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sbus import Bus, Message
+from sbus.protocol import controls
+from sbus.protocol.credentials import Peer
 from sbus_programs.config.certificates import CertificateFiles
 from sbus_services.link.network.direct import DirectNetwork, DirectSettings
 from sbus_services.link.rules import Export, Import, Rules
-from sbus.protocol import controls
-from sbus.protocol.credentials import Peer
 from tests.support.authority import Authority
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.free_ports import free_port

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sbus_services.link.network.nats import NatsNetwork
-from sbus_services.link.rules import Export, Import, Rules
 from sbus.protocol import controls
 from sbus.protocol.packets import control_packet
+from sbus_services.link.network.nats import NatsNetwork
+from sbus_services.link.rules import Export, Import, Rules
 from tests.integration.link.conftest import Realm, one_server
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.running_links import RunningLink

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import pytest
 
 from sbus import Request, Twins
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus import incoming_calls
 from sbus_services.relay.queue_handler import ABANDONED_WORDS
 from sbus_services.relay.redis import names
 from sbus_services.relay.service import Relay
-from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.daemons import Daemon
 from tests.support.relay_steps import RelayPair, Step

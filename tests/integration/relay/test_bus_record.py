@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sbus_archive.record.calls import CallRecognizer
-from sbus_archive.record.schema import Role, Row, RowKind
 from sbus import Twins
 from sbus.protocol import controls
 from sbus.protocol.packets import control_packet
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.schema import Role, Row, RowKind
 from sbus_archive.recorder.rows import PayloadPolicy, RowBuilder
 from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
 from tests.support.service_processes import running_service

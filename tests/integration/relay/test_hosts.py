@@ -165,9 +165,8 @@ def test_wrong_clock_is_logged_on_both_hosts(start_hosts: StartHosts, network: N
     a, b = start_hosts(1001, 1002, settings='clock_skew = "1s"\n')
     a.relay.kill()
     b.relay.kill()
-    faked = (
-        "import time, runpy; real = time.time; time.time = lambda: real() - 60; runpy.run_module('sbus_services.relay.main', run_name='__main__')"
-    )
+    run = "runpy.run_module('sbus_services.relay.main', run_name='__main__')"
+    faked = f"import time, runpy; real = time.time; time.time = lambda: real() - 60; {run}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(a.folder / "manager"))
         manager.settimeout(30)

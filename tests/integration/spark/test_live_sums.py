@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sbus_archive.tables.hours import Hour
-from sbus_programs.config.live import Anomaly
 from sbus_archive.pipeline.live.alerts import Usual
 from sbus_archive.pipeline.live.baseline import compute, usual_numbers, weeks_before
 from sbus_archive.pipeline.live.minutes import MEASURES, shortened
 from sbus_archive.pipeline.live.open_calls import MAX_OPEN_OF_USER, OpenCalls
+from sbus_archive.tables.hours import Hour
+from sbus_programs.config.live import Anomaly
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 

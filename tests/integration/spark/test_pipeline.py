@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sbus_archive.pipeline.partials import portions
 from sbus_archive.record.index import write_entry
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row, RowKind
 from sbus_archive.record.segments import RecordReader
 from sbus_archive.tables.schema import TABLES, VERSION
 from sbus_archive.tables.storage import read_tables
-from sbus_archive.pipeline.partials import portions
 from tests.integration.spark.conftest import Configured
 from tests.support.link_states import link_state, other_host
 from tests.support.ports import answers_to_another_user, listening

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sbus_archive.pipeline.partials import deliveries, portions, routes
+from sbus_archive.pipeline.partials import rows as rows_of_segments
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row
 from sbus_archive.record.segments import RecordReader
 from sbus_archive.tables.schema import TABLES
-from sbus_archive.pipeline.partials import deliveries, portions, routes
-from sbus_archive.pipeline.partials import rows as rows_of_segments
 from tests.support.records import NOON, message
 from tests.support.spark import published
 from tests.support.tallies import tables_of

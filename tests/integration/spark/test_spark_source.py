@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sbus.items import Message
+from sbus.protocol.keys import KeySpace
+from sbus.sync.bus import Bus
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row, key_bytes
-from sbus.items import Message
-from sbus.sync.bus import Bus
-from sbus.protocol.keys import KeySpace
 from tests.integration.spark.conftest import Configured
 from tests.support.daemons import Daemon
 from tests.support.records import NOON, message

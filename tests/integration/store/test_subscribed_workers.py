@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbus import Message
-from sbus.sync.streams import Subscription
 from sbus.protocol import controls
+from sbus.sync.streams import Subscription
 from tests.integration.store.conftest import RULES, STREAMS, MakeCaller
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.relays import wait_for

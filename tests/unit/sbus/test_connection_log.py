@@ -15,7 +15,7 @@ import pytest
 from sbus import AsyncBus, Bus, Disconnected
 from sbus.connection_log import ConnectionLog
 from sbus.errors import Closed
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
 from tools.stage import ROOT
 
 LOGGER = "sbus"

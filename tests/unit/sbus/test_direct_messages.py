@@ -10,13 +10,13 @@ import pytest
 from sbus import AsyncBus, Bus, Message, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbus.direct_messages import direct_publication
 from sbus.features import Paced
-from sbus.vouching import vouched_publication
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.packets import MAX_PACKET_BYTES, error_packet
+from sbus.vouching import vouched_publication
 from tests.support.minibus import BusConnection, MiniBus
 from tests.support.vouched_messages import publish_vouched
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
-from tests.unit.client.test_vouching import ORIGIN, wait_for
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.test_vouching import ORIGIN, wait_for
 
 PACKET = b"MSG a/b\0hi"
 

@@ -17,9 +17,9 @@ import pytest
 from sbus import AsyncBus, Bus, bus_address, errors
 from sbus.bus_unit import named_unit
 from sbus.errors import RemoteError, SbusError, no_bus
+from sbus.protocol.blobs import blob_address
 from sbus.store.errors import StoreNotRunning, store_error
 from sbus.sync.blob_socket import no_service
-from sbus.protocol.blobs import blob_address
 from tests.support import skips
 from tests.support.minibus import MiniBus
 from tools.stage import ROOT

@@ -11,7 +11,7 @@ import pytest
 from sbus import AsyncBus, Bus, Disconnected, SbusError, Unanswered, Unsupported
 from sbus.features import Paced, Pacing
 from sbus.outgoing import Outgoing
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus, Peer
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus, Peer
 
 ON, OFF = b"CMSG pace/on", b"CMSG pace/off"
 

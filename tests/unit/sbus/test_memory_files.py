@@ -17,7 +17,7 @@ from sbus.memory_files import BlobData, create_memory_file, is_copied_file, is_s
 from sbus.protocol.blobs import SEALS
 from sbusd.state.log_file import create_memory_file as of_the_daemon
 from tests.support.blob_programs import sealed
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 HUGE = 2 << 20
 
@@ -153,6 +153,6 @@ def test_memory_files_can_never_be_executed(monkeypatch: pytest.MonkeyPatch, cre
 
 
 def test_nothing_else_creates_memory_files() -> None:
-    sources = {str(path.relative_to(ROOT)): path.read_text() for path in (ROOT / "sbusd").rglob("*.py")}
+    sources = {str(path.relative_to(ROOT)): path.read_text() for path in house_files(".py")}
     users = {name for name, text in sources.items() if "os.memfd_create(" in text}
     assert users == {"sbus/memory_files.py", "sbusd/state/log_file.py"}

@@ -9,10 +9,10 @@ import pytest
 from sbus import operations
 from sbus.errors import RemoteRefusal, TimedOut
 from sbus.operations import Begin, Deadline, Operation, Send
-from sbus.session import Session
 from sbus.protocol.errors import ProtocolError
+from sbus.session import Session
 
-PONG = b"CMSG !/bus/ping\0sbusd.client/%d"
+PONG = b"CMSG !/bus/ping\0sbus/%d"
 
 
 def test_no_end() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.broker.connection_settings import LASTING
 from sbus.reconnection import FIRST_SECONDS, MOST_SECONDS, ReconnectAttempts, SavedSettings
+from sbusd.broker.connection_settings import LASTING
 
 
 def test_the_first_try_is_at_once_and_delays_are_bounded() -> None:

@@ -10,11 +10,11 @@ from sbus.inbox import Inbox
 from sbus.incoming import MessageRun
 from sbus.items import Gap, Message, Reconnected, Replaced
 from sbus.notices import _KEPT_REFUSALS
-from sbus.resubscription import resubscribe
-from sbus.session import Session
 from sbus.protocol.credentials import Peer
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.packets import join_batch
+from sbus.resubscription import resubscribe
+from sbus.session import Session
 
 ERROR = b"CMSG !/bus/error\0EPERM no"
 
@@ -26,7 +26,7 @@ def sent(session: Session) -> list[bytes]:
 
 
 def pong(number: int) -> bytes:
-    return b"CMSG !/bus/ping\0sbusd.client/%d" % number
+    return b"CMSG !/bus/ping\0sbus/%d" % number
 
 
 def subscribed(session: Session, *patterns: bytes) -> tuple[Inbox, list[Call]]:

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from sbus import Bus, PayloadTooLarge, ProtocolError
-from sbus.vouching import vouched_publication
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus.vouching import vouched_publication
 from tests.support.vouched_messages import publish_vouched
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus, Peer
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus, Peer
 
 ORIGIN = b"!/host/alpha/!/cred/1000/1000/19211"
 PACKET = b"CMSG !/from/" + ORIGIN + b"\0MSG a/b\0hi"

@@ -13,12 +13,12 @@ from sbus_archive.optional_packages import EXTRAS, LOCAL, how_to_install, pass_l
 from tools.stage import ROOT
 
 PACKAGED = (
-    Path("/usr/lib/python3/dist-packages/sbusd/archive/optional_packages.py"),
-    Path("/usr/lib64/python3.14/site-packages/sbusd/archive/optional_packages.py"),
+    Path("/usr/lib/python3/dist-packages/sbus_archive/optional_packages.py"),
+    Path("/usr/lib64/python3.14/site-packages/sbus_archive/optional_packages.py"),
 )
 """Where Debian and Fedora have this module."""
 
-OWN = Path("/home/alice/venv/lib/python3/site-packages/sbusd/archive/optional_packages.py")
+OWN = Path("/home/alice/venv/lib/python3/site-packages/sbus_archive/optional_packages.py")
 
 
 @pytest.mark.parametrize("extra", EXTRAS)

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from sbus import __version__
+from sbus_programs.helptext import PlainCommand, PlainGroup, show_usage_error
 from sbusctl.application import application
 from sbusctl.command_line import read_call
-from sbus_programs.helptext import PlainCommand, PlainGroup, show_usage_error
 
 USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "COMMAND [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]
 
@@ -93,9 +93,12 @@ def test_an_unknown_option_may_be_an_argument() -> None:
     assert "Write" not in without.stderr
 
 
-@pytest.mark.parametrize("name", ["blob", "feeds", "link", "metrics", "pipeline", "recorder", "relay", "store", "trigger", "web"])
-def test_each_program_prints_its_version(name: str) -> None:
-    program = importlib.import_module(f"sbusd.{name}.main").app
+@pytest.mark.parametrize("part", [
+    "sbus_archive.pipeline", "sbus_archive.recorder", "sbus_services.blob", "sbus_services.feeds", "sbus_services.link",
+    "sbus_services.metrics", "sbus_services.relay", "sbus_services.store", "sbus_services.trigger", "sbus_services.web",
+])  # fmt: skip
+def test_each_program_prints_its_version(part: str) -> None:
+    program = importlib.import_module(f"{part}.main").app
     done = CliRunner().invoke(program, ["--version"], prog_name="sbus-name")
     assert (done.exit_code, done.output) == (0, f"sbus-name {__version__}\n")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.files import ConfigError
 from sbus_programs.program import failing_with_status, run_configured
-from sbus.protocol.errors import SbusError
 
 FILE = Path("/tmp/a.toml")
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sbus import Bus, CallTimeout, NoRecipient, RemoteError, RemoteRefusal
+from sbus.protocol.errors import ErrorCode, SbusError
 from sbusctl import fresh_tables
 from sbusctl.fresh_tables import COMMAND, PIPELINE, RECORDER, FreshTablesError, has_segments, refresh_tables
 from sbusctl.settings import Settings
-from sbus.protocol.errors import ErrorCode, SbusError
 from tests.support.records import message
 from tests.support.traffic import deliver
 from tools.stage import ROOT

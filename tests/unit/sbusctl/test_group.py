@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from sbus.protocol.errors import SbusError
 from sbusctl.application import application
 from sbusctl.group import ACTIONS, CALLABLE, COMMANDS, module_of
-from sbus.protocol.errors import SbusError
 
 
 @pytest.mark.parametrize("name", [*ACTIONS, *CALLABLE])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from sbusctl.payloads import InputTooLongError, is_without_data, one_payload
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbusctl.payloads import InputTooLongError, is_without_data, one_payload
 
 
 class _Terminal(io.BytesIO):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from sbus_programs.systemd.processes import Process
 from sbusctl import processes
 from sbusctl.processes import NameCache, user_name
 from sbusctl.responses import connection_info
-from sbus_programs.systemd.processes import Process
 
 
 def test_user_names() -> None:

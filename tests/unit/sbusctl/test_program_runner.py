@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sbus import Peer, Request, ServiceError
-from sbusctl.program_runner import FairSemaphore, ProgramRunner, environment, failure
 from sbus.protocol.credentials import remote_peer
+from sbusctl.program_runner import FairSemaphore, ProgramRunner, environment, failure
 
 CALLER = Peer(7, uid=61_999, gid=100, pid=42, key_bytes=b"!/cred/100/61999/42")
 REQUEST = Request("greet", b"data\0", CALLER, "u", None)

@@ -32,7 +32,7 @@ def test_each_method_is_described_where_its_class_is_also_an_inherited_one() -> 
             continue
         public = {base.__name__ for base in kind.__mro__[1:]} & set(sections)
         for owner in kind.__mro__:
-            if owner.__module__.startswith("sbusd.") and owner.__name__ not in public:
+            if owner.__module__.startswith("sbus.") and owner.__name__ not in public:
                 methods = [each for each, value in vars(owner).items() if callable(value) or isinstance(value, property | classmethod)]
                 missing = [each for each in methods if not each.startswith("_") and not re.search(rf"(\b|fB){each}\b", text)]
                 assert not missing, f"{name}: {missing}"

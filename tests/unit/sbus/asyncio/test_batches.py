@@ -10,7 +10,7 @@ import pytest
 
 from sbus import AsyncBus, Closed, Disconnected, Gap, Item, Message, Overflow, RemoteRefusal, TimedOut
 from sbus.incoming import MessageRun
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
 
 MESSAGES = [Message(b"a", b"%d" % number) for number in range(200)]
 

@@ -27,7 +27,7 @@ from sbus import (
 )
 from sbus.asyncio.link import _TURN_PACKETS
 from sbus.items import Item
-from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from sbus import AsyncBus, AsyncSubscription, Gap, Item, Message, RemoteRefusal
 from sbus.asyncio import iteration as iteration_module
 from tests.support.skips import require
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
 
 MESSAGES = [Message(b"a", b"%d" % number) for number in range(20)]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from pathlib import Path
 
 import pytest
 
-import sbusd
 from sbus import Request
 from sbus.asyncio.service_bus import ServiceBus
 from tests.support.minibus import MiniBus
+from tools.imports import module_of, part_of
+from tools.stage import ROOT, house_files
 
-USER_PROGRAMS = {"client", "ctl"}
-"""Packages that serve as a program of a user does: each uid is a user there."""
+USER_PROGRAMS = {"sbus", "sbusctl"}
+"""Parts that serve as a program of a user does: each uid is a user there."""
 
-OF_ROOT = {"recorder"}
+OF_ROOT = {"sbus_archive.recorder"}
 """Services that permit no other caller than root and their own user."""
 
 
@@ -39,9 +39,9 @@ def _party(request: Request) -> str:
     return str(request.party[0])
 
 
-@pytest.mark.parametrize("package", sorted(path.name for path in Path(sbusd.__path__[0]).iterdir() if path.is_dir()))
-def test_each_service_of_the_system_says_who_is_charged(package: str) -> None:
+@pytest.mark.parametrize("part", sorted({part_of(module_of(path.relative_to(ROOT))) for path in house_files(".py")}))
+def test_each_service_of_the_system_says_who_is_charged(part: str) -> None:
     """``AsyncBus.serve`` and ``Bus.serve`` charge the uid itself."""
-    if package not in USER_PROGRAMS | OF_ROOT:
-        for path in (Path(sbusd.__path__[0]) / package).rglob("*.py"):
+    if part not in USER_PROGRAMS | OF_ROOT:
+        for path in [path for path in house_files(".py") if part_of(module_of(path.relative_to(ROOT))) == part]:
             assert not re.search(r"\bbus\.serve\(|AsyncServer\(|\bDispatcher\(\)", path.read_text()), path

@@ -11,7 +11,7 @@ import pytest
 from sbus import AsyncBus, Disconnected, Message, PayloadTooLarge, Reconnected, RemoteRefusal, TimedOut
 from sbus.asyncio.writer import TOGETHER_SECONDS
 from sbus.outgoing import POSTED_BYTES
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus, Peer
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus, Peer
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

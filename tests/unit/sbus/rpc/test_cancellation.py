@@ -8,12 +8,12 @@ import time
 import pytest
 
 from sbus.bus_socket import State
-from sbus.rpc.cancellation import Cancellation, withdraw
-from sbus.rpc.pending_requests import PendingRequest
-from sbus.session import Session
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import parse_envelope
 from sbus.protocol.packets import Publish, parse_packet
+from sbus.rpc.cancellation import Cancellation, withdraw
+from sbus.rpc.pending_requests import PendingRequest
+from sbus.session import Session
 
 WAIT_SECONDS = 20.0
 

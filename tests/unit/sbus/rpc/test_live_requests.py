@@ -8,12 +8,12 @@ import pytest
 
 from sbus.errors import AnswerLost
 from sbus.inbox import Inbox
+from sbus.protocol import controls
+from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
 from sbus.rpc import live_requests
 from sbus.rpc.cancellation import Cancellation
 from sbus.rpc.live_requests import CallerWatch, LiveRequests
 from sbus.session import Session
-from sbus.protocol import controls
-from sbus.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import pytest
 from sbus.bus_calls import Call, Expects
 from sbus.errors import AnswerLost, Disconnected, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError
 from sbus.items import Message
-from sbus.rpc.pending_requests import PendingRequest, PendingRequests
 from sbus.protocol.credentials import Peer, unknown_peer
 from sbus.protocol.envelope import Envelope
 from sbus.protocol.errors import ErrorCode
+from sbus.rpc.pending_requests import PendingRequest, PendingRequests
 
 HERE = b"!/conn/3/ret/"
 

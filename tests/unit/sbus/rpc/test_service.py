@@ -14,12 +14,12 @@ import pytest
 from sbus import Allow, Peer, Request, ServiceError, Twins
 from sbus.errors import RemoteRefusal
 from sbus.items import Message
-from sbus.rpc.request_queue import WAITING_PER_USER
-from sbus.rpc.service import Dispatcher
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus.protocol.envelope import Envelope, parse_envelope
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.packets import MAX_PACKET_BYTES, Publish, parse_packet
+from sbus.rpc.request_queue import WAITING_PER_USER
+from sbus.rpc.service import Dispatcher
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 
 NOW = 1_000_000.0
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbus.errors import AnswerLost, PeerDisconnected, RemoteError
-from sbus.rpc.stream_call import StreamInvocation, StreamRequest
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import Envelope, parse_envelope
+from sbus.rpc.stream_call import StreamInvocation, StreamRequest
 
 
 def peer(connection: int) -> Peer:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from sbus import Peer, ServiceError
 from sbus.items import Gap, Message
+from sbus.protocol.envelope import Envelope, parse_envelope
+from sbus.protocol.packets import Publish, parse_packet
 from sbus.rpc.live_requests import CallerWatch
 from sbus.rpc.requests import Request, Task
 from sbus.rpc.service import Dispatcher
 from sbus.rpc.streaming import MAX_WINDOW, STREAMS_PER_USER, Parts, ServiceStream, is_stream
 from sbus.session import Session
-from sbus.protocol.envelope import Envelope, parse_envelope
-from sbus.protocol.packets import Publish, parse_packet
 
 NOW = 1_000_000.0
 

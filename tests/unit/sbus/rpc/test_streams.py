@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sbus import AnswerLost, AsyncBus, Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Request, ServiceError
-from sbus.rpc.streaming import STREAMS_PER_USER
 from sbus.protocol.envelope import Envelope, parse_envelope
 from sbus.protocol.memberships import SERVICE_GROUP
+from sbus.rpc.streaming import STREAMS_PER_USER
 from tests.support.minibus import WAIT_SECONDS, BusConnection, MiniBus
 from tests.support.service_threads import ServiceThreads
 

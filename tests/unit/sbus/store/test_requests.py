@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sbus import NewMessage, PayloadTooLarge, ProtocolError
-from sbus.store.requests import RESTART_SECONDS, Pauses, put_requests
 from sbus.protocol.framed_data import MAX_DATA_BYTES, MAX_FRAMES, parse_framed_data
+from sbus.store.requests import RESTART_SECONDS, Pauses, put_requests
 
 
 def test_each_call_fits_and_keeps_the_order() -> None:

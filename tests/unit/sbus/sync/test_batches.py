@@ -6,7 +6,7 @@ import pytest
 
 from sbus import Bus, Closed, Disconnected, Gap, Item, Message, Overflow, PayloadTooLarge, Reconnected, RemoteRefusal, TimedOut
 from sbus.outgoing import POSTED_BYTES, POSTED_SECONDS
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
 
 
 def asked(bus: Bus) -> None:

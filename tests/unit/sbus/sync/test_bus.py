@@ -30,7 +30,7 @@ from sbus import (
     raise_missing,
 )
 from sbus.reconnection import ReconnectAttempts
-from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
 def fill(bus: Bus) -> int:

@@ -16,7 +16,7 @@ from sbus import Bus, Gap, Message, NoBus, PayloadTooLarge, Reconnected, TimedOu
 from sbus.bus_socket import Target, open_socket
 from sbus.sync import connection
 from tests.support.alarms import alarm
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus
 
 
 def fill(bus: Bus) -> None:

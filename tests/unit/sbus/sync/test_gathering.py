@@ -12,7 +12,7 @@ from sbus import Bus, Disconnected, Message, RemoteRefusal
 from sbus.outgoing import POSTED_BYTES, POSTED_SECONDS
 from sbus.sync import gathering
 from sbus.sync.gathering import TOGETHER_SECONDS, GatheringLink
-from tests.unit.client.conftest import WAIT_SECONDS, FakeBus, Peer
+from tests.unit.sbus.conftest import WAIT_SECONDS, FakeBus, Peer
 
 
 def link_of(bus: Bus) -> GatheringLink:

@@ -11,9 +11,9 @@ import pytest
 
 from sbus import SbusError, TimedOut
 from sbus.asyncio.store import AsyncJob, AsyncStore
+from sbus.protocol.framed_data import framed_data
 from sbus.store.items import Lease, StoredMessage
 from sbus.sync.store import Job, Store
-from sbus.protocol.framed_data import framed_data
 
 NUMBER = 7
 STALE = framed_data({"errors": {str(NUMBER): ["ESTALE", "the lease has ended"]}})

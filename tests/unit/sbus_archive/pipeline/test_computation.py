@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sbus_archive.pipeline import computation
+from sbus_archive.pipeline.computation import _write_partition
 from sbus_archive.storage.store import LocalStore
 from sbus_archive.tables.data_files import read_rows
 from sbus_archive.tables.hours import Hour
 from sbus_archive.tables.schema import CALLS, LOSSES
-from sbus_archive.pipeline import computation
-from sbus_archive.pipeline.computation import _write_partition
 
 DAY = "2026-11-20"
 

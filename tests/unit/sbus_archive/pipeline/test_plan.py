@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from sbus_archive.pipeline.plan import ArchiveIndex, HourTask
+from sbus_archive.pipeline.progress import Progress
+from sbus_archive.pipeline.verification import Damaged, verify_in_threads
 from sbus_archive.record.index import write_entry
 from sbus_archive.record.layout import HOUR_NS, IndexEntry
 from sbus_archive.record.segments import RecordReader
 from sbus_archive.tables.hours import Hour, Manifest
-from sbus_archive.pipeline.plan import ArchiveIndex, HourTask
-from sbus_archive.pipeline.progress import Progress
-from sbus_archive.pipeline.verification import Damaged, verify_in_threads
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sbus_archive.files import RecordError, TablesError
-from sbus_archive.record.compaction import compact
-from sbus_archive.record.index import DayName, IndexListing, list_days, list_index, write_entry
-from sbus_archive.record.layout import HOUR_NS, IndexEntry, SegmentName
-from sbus_archive.record.segments import RecordReader
-from sbus_archive.storage.store import LocalStore
-from sbus_archive.tables.hours import Hour, Manifest
-from sbus_archive.tables.publication import TableWriter
-from sbus_archive.tables.schema import TABLES, VERSION
-from sbus_archive.tables.storage import read_tables
 from sbus_archive.pipeline import run
 from sbus_archive.pipeline.errors import PipelineError
 from sbus_archive.pipeline.plan import HourTask
 from sbus_archive.pipeline.progress import Progress
 from sbus_archive.pipeline.run import KNOWN_INDEX, KnownIndex, PipelineRun, chunks
+from sbus_archive.record.compaction import compact
+from sbus_archive.record.index import DayName, IndexListing, list_days, list_index, write_entry
+from sbus_archive.record.layout import HOUR_NS, IndexEntry, SegmentName
+from sbus_archive.record.segments import RecordReader
+from sbus_archive.storage.files import RecordError, TablesError
+from sbus_archive.storage.store import LocalStore
+from sbus_archive.tables.hours import Hour, Manifest
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import TABLES, VERSION
+from sbus_archive.tables.storage import read_tables
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 

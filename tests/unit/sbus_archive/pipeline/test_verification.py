@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from sbus_archive.record.checksums import MISSING
-from sbus_archive.record.layout import IndexEntry
-from sbus_archive.record.segments import RecordReader
 from sbus_archive.pipeline import verification
 from sbus_archive.pipeline.errors import PipelineError
 from sbus_archive.pipeline.verification import Damaged, grouped, verify_in_threads, verify_with_spark
+from sbus_archive.record.checksums import MISSING
+from sbus_archive.record.layout import IndexEntry
+from sbus_archive.record.segments import RecordReader
 from tests.support.records import message
 from tests.support.traffic import deliver
 

@@ -19,7 +19,7 @@ from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
 from sbus_archive.storage.store import LocalStore
 from tests.support.examples import examples
 from tests.support.records import NOON
-from tests.unit.archive.record.test_index import entry
+from tests.unit.sbus_archive.record.test_index import entry
 
 DAY_NS = 24 * HOUR_NS
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.index import (
     DAYS,
     MAX_DAY_BYTES,
@@ -26,6 +25,7 @@ from sbus_archive.record.index import (
     write_entry,
 )
 from sbus_archive.record.layout import IndexEntry, SegmentName
+from sbus_archive.storage.files import RecordError
 from sbus_archive.storage.store import LocalStore
 from tests.support.records import NOON
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.files import temporary
 from sbus_archive.record.layout import HOUR_NS, IndexEntry, SegmentName, hour_of, is_host, is_hour
+from sbus_archive.storage.files import temporary
 from sbus_archive.tables.hours import Hour
 from tests.support.records import NOON
-from tests.unit.archive.record.test_index import entry
+from tests.unit.sbus_archive.record.test_index import entry
 
 
 def test_a_segment_lies_in_the_folder_of_its_hour() -> None:

@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbus_archive.files import RecordError, SegmentGoneError
 from sbus_archive.record.index import write_entry
 from sbus_archive.record.layout import HOUR_NS, IndexEntry
 from sbus_archive.record.schema import SCHEMA, SORT_KEYS, Row, RowKind, batch_of, rows_of
 from sbus_archive.record.segments import RecordReader, write_segments
+from sbus_archive.storage.files import RecordError, SegmentGoneError
 from tests.support.examples import examples
 from tests.support.records import NOON, message, numbered, rows
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.shipped import ListHeader, ListWriter, OtherDestinationError, ShippedList
+from sbus_archive.storage.files import RecordError
 
 HEADER = ListHeader("s3://bucket/x", "alpha", "1" * 32)
 

@@ -19,7 +19,16 @@ from sbus_archive.record.schema import Row, RowKind, batch_of
 from sbus_archive.record.segments import RecordReader, write_segments
 from sbus_archive.record.shipped import ListHeader, ShippedList
 from sbus_archive.recorder.converter import Converter, convert, date_of_recorder
-from sbus_archive.recorder.log_messages import ARCHIVE_FAILED, ARCHIVE_RESUMED, DAMAGED, DATE, NOT_MERGED, NOT_SHIPPED, REMOVED, REMOVED_UNSHIPPED
+from sbus_archive.recorder.log_messages import (
+    ARCHIVE_FAILED,
+    ARCHIVE_RESUMED,
+    DAMAGED,
+    DATE,
+    NOT_MERGED,
+    NOT_SHIPPED,
+    REMOVED,
+    REMOVED_UNSHIPPED,
+)
 from sbus_archive.recorder.retention import Retention
 from sbus_archive.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from sbus_programs.wall_clock import Clocks

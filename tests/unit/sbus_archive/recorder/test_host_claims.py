@@ -9,11 +9,8 @@ from typing import BinaryIO
 
 import pytest
 
-from sbus_archive.ownership import HostTakenError
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import batch_of
-from sbus_archive.storage.store import LocalStore
-from sbus_programs.config.recorder import RecorderSettings
 from sbus_archive.recorder import host_claims
 from sbus_archive.recorder.converter import Converter, convert
 from sbus_archive.recorder.host_claims import HostClaims
@@ -22,6 +19,9 @@ from sbus_archive.recorder.retention import Retention
 from sbus_archive.recorder.service import Recorder
 from sbus_archive.recorder.tap import RecorderTap
 from sbus_archive.recorder.wal import WalWriter, read_wal, wal_files
+from sbus_archive.storage.ownership import HostTakenError
+from sbus_archive.storage.store import LocalStore
+from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.systemd.service_manager import ServiceManager
 from tests.support.dates import fixed_date
 from tests.support.recorder_fakes import RecordedLog, recorded

@@ -12,10 +12,10 @@ import pytest
 
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row, RowKind, rows_of
-from sbus_programs.config.recorder import RecorderSettings
 from sbus_archive.recorder.log_messages import RESUMED, SUSPENDED
 from sbus_archive.recorder.recording import MAX_BATCH_BYTES, RETRY_SECONDS, Recording, SubscriptionSnapshot
 from sbus_archive.recorder.wal import read_wal, wal_files
+from sbus_programs.config.recorder import RecorderSettings
 from tests.support.recorder_fakes import ManualClocks, RecordedLog
 from tests.support.records import NOON, message
 

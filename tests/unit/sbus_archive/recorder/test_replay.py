@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row, RowKind, batch_of
 from sbus_archive.record.segments import RecordReader, write_segments
 from sbus_archive.recorder.replay import RecordedMessage, Replay, SkippedMessages, paced
+from sbus_archive.storage.files import RecordError
 from tests.support.records import NOON, message
 
 

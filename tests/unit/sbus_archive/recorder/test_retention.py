@@ -159,7 +159,7 @@ def work_of(users: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     def trace(frame: FrameType, what: str, _: object) -> TraceFunction | None:
         nonlocal count
-        if "/sbusd/recorder/" not in frame.f_code.co_filename:
+        if "/sbus_archive/recorder/" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         count += what == "opcode"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.record.calls import CallRecognizer
-from sbus_archive.record.schema import Row, RowKind, batch_of, rows_of
-from sbus_programs.config.recorder import PayloadRule
 from sbus.protocol.envelope import Envelope, call_digest
 from sbus.protocol.packets import MAX_PACKET_BYTES
+from sbus_archive.record.calls import CallRecognizer
+from sbus_archive.record.schema import Row, RowKind, batch_of, rows_of
 from sbus_archive.recorder.rows import Keep, PayloadPolicy, RowBuilder
+from sbus_programs.config.recorder import PayloadRule
 from tests.support.records import NOON
 from tests.support.tapped_bus import fact, message_packet, tap_packet
 

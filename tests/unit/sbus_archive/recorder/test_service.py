@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import ExposedFolderError, RecordError
 from sbus_archive.record.index import DayName
 from sbus_archive.record.layout import HOUR_NS, INDEX
 from sbus_archive.record.schema import RowKind, batch_of
 from sbus_archive.record.segments import RecordReader
-from sbus_programs.config.recorder import RecorderSettings
 from sbus_archive.recorder import service
 from sbus_archive.recorder.log_messages import DAMAGED, INDEX_DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREAD, UNREADABLE
 from sbus_archive.recorder.recording import Clocks
 from sbus_archive.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbus_archive.recorder.tap import RecorderTap
 from sbus_archive.recorder.wal import WalWriter, wal_files, wal_path
+from sbus_archive.storage.files import ExposedFolderError, RecordError
+from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.systemd.service_manager import ServiceManager
 from tests.support.recorder_fakes import DurableRows, RecordedLog, recorded
 from tests.support.records import NOON, message

@@ -17,7 +17,6 @@ from sbus_archive.record.index import write_entry
 from sbus_archive.record.layout import MAX_ENTRY_BYTES, OTHERS, IndexEntry, SegmentName
 from sbus_archive.record.schema import Row, batch_of
 from sbus_archive.record.segments import RecordReader, write_segments
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_archive.recorder.converter import Converter
 from sbus_archive.recorder.log_messages import REMOVED
 from sbus_archive.recorder.retention import (
@@ -33,6 +32,7 @@ from sbus_archive.recorder.retention import (
     with_charged,
 )
 from sbus_archive.recorder.wal import WalWriter
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from tests.support.dates import fixed_date
 from tests.support.examples import examples
 from tests.support.recorder_fakes import RecordedLog, recorded

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sbus_archive.record.layout import HOUR_NS
-from sbus_archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from sbus_archive.report.aggregation import MOST_CHARACTERS
 from sbus_archive.report.coverage import coverage_of, earlier_periods, length_of
+from sbus_archive.tables.hours import SILENT_HOURS, Hour, Manifest
 from tests.support.records import NOON
-from tests.unit.archive.tables.test_hours import ENTRY
+from tests.unit.sbus_archive.tables.test_hours import ENTRY
 
 
 def manifest(

@@ -17,20 +17,20 @@ from hypothesis import strategies as st
 
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.schema import Row
-from sbus_archive.tables.publication import TableWriter
-from sbus_archive.tables.schema import percentile
-from sbus_archive.tables.storage import TableSnapshot, read_tables
 from sbus_archive.report import digest as module
 from sbus_archive.report.aggregation import MOST_CHARACTERS, OTHERS
 from sbus_archive.report.coverage import Earlier, earlier_periods
 from sbus_archive.report.digest import MOST_KEYS, MOST_PEERS, MOST_ROWS, MOST_USERS, Digest, digest_of, packed
 from sbus_archive.report.hosts import CLOSE_COMMAND, MOST_HOSTS, failed_calls
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.schema import percentile
+from sbus_archive.tables.storage import TableSnapshot, read_tables
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
 from tests.support.link_states import link_state, other_host
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 from tests.support.traffic import GrowingRecord
-from tests.unit.archive.tables.test_hours import ENTRY
+from tests.unit.sbus_archive.tables.test_hours import ENTRY
 
 
 def digest(folder: Path, record: Mapping[str, Sequence[Row]]) -> Digest:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sbus_archive.tables.storage import TableSnapshot
 from sbus_archive.report.aggregation import OTHERS
 from sbus_archive.report.coverage import coverage_of
 from sbus_archive.report.hosts import MOST_HOST_ROWS, MOST_HOSTS, HostActivity, distinguished, failed_calls, host_activities, hosts_json
+from sbus_archive.tables.storage import TableSnapshot
 from tests.support.fleet_tables import fleet_hosts, fleet_snapshot
-from tests.unit.archive.tables.test_hours import ENTRY
+from tests.unit.sbus_archive.tables.test_hours import ENTRY
 
 
 def activities(snapshot: TableSnapshot) -> list[HostActivity]:

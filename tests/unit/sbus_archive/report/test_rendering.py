@@ -16,10 +16,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from sbus_archive.record.layout import HOUR_NS
-from sbus_archive.tables.publication import TableWriter
-from sbus_archive.tables.storage import read_tables
 from sbus_archive.report.digest import digest_of
 from sbus_archive.report.rendering import ReportError, json_for_page, page_of, summary_of
+from sbus_archive.tables.publication import TableWriter
+from sbus_archive.tables.storage import read_tables
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 

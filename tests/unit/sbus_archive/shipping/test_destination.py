@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from sbus_archive.ownership import HostTakenError
 from sbus_archive.record import compaction
 from sbus_archive.record.index import list_days, list_index, read_index, write_entry
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.shipped import ListHeader, ListWriter, ShippedList
-from sbus_archive.storage.store import LocalStore
 from sbus_archive.shipping.destination import INTERVAL_SECONDS, Expiry, IndexMerger, expired_list
 from sbus_archive.shipping.log_messages import NOT_MERGED
+from sbus_archive.storage.ownership import HostTakenError
+from sbus_archive.storage.store import LocalStore
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
-from tests.unit.archive.record.test_compaction import at
-from tests.unit.shipping.test_service import _Log
+from tests.unit.sbus_archive.record.test_compaction import at
+from tests.unit.sbus_archive.shipping.test_service import _Log
 
 DAY_NS = 24 * HOUR_NS
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sbus_archive.record.shipped import LIST
+from sbus_archive.shipping import main
 from sbus_archive.storage.location import LocationError, RemotePath
 from sbus_programs.config.documents import read_settings
 from sbus_programs.config.files import ConfigError
 from sbus_programs.config.recorder import RecorderSettings
 from sbus_programs.config.ship import ShipSettings
-from sbus_archive.shipping import main
 from tests.support.manual import examples
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from sbus_archive.files import RecordError
 from sbus_archive.record.index import read_index
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.record.shipped import ListHeader, ListWriter
-from sbus_archive.storage.store import LocalStore
 from sbus_archive.shipping import service
 from sbus_archive.shipping.destination import Expiry, expired_list
 from sbus_archive.shipping.log_messages import FAILED, LOST, RESUMED, UNREADABLE
 from sbus_archive.shipping.service import Heartbeat, Shipper
 from sbus_archive.shipping.upload import Outcome
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.store import LocalStore
 from sbus_programs.systemd.log_records import LogMessage
 from sbus_programs.systemd.service_manager import ServiceManager
 from sbus_programs.wall_clock import Clocks, WallClock

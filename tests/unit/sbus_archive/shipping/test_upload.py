@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 import pytest
 
-from sbus_archive.files import RecordError
-from sbus_archive.ownership import HostTakenError, Owner, Ownership
 from sbus_archive.record.index import read_index, write_entry
 from sbus_archive.record.layout import HOUR_NS, IndexEntry
-from sbus_archive.storage.store import DifferentContentError, LocalStore
 from sbus_archive.shipping.upload import Outcome, Uploader
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.ownership import HostTakenError, Owner, Ownership
+from sbus_archive.storage.store import DifferentContentError, LocalStore
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 

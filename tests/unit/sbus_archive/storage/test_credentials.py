@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import TablesError
 from sbus_archive.storage.attempts import StorageError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import RemotePath
 from sbus_archive.storage.objects import ObjectStore
 from sbus_archive.storage.store import store_of

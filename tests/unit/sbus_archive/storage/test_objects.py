@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
-from sbus_archive.files import RecordError, SegmentGoneError
 from sbus_archive.record.index import list_index, read_entry, read_index, segment_names
 from sbus_archive.record.schema import SCHEMA, batch_of
 from sbus_archive.record.segments import RecordReader, write_segments
 from sbus_archive.storage import store as storage
 from sbus_archive.storage.attempts import Attempts, StorageError, UnsupportedClientError
+from sbus_archive.storage.files import RecordError, SegmentGoneError
 from sbus_archive.storage.location import LocationError, RemotePath
 from sbus_archive.storage.objects import ObjectClient, ObjectFile, ObjectStore, connect
 from tests.support.records import NOON, message

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.store import LocalStore
 from sbus_archive.tables.data_files import (
     LONGEST_TEXT,

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from sbus_archive.files import TablesError
 from sbus_archive.storage import attempts
 from sbus_archive.storage.attempts import StorageError, UnsupportedClientError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.location import RemotePath
 from sbus_archive.tables import delta
 from sbus_archive.tables.data_files import folder_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.tables import publication, storage
 from sbus_archive.tables.data_files import folder_of
 from sbus_archive.tables.delta import LOG, open_table

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from sbus_archive.files import TablesError
+from sbus_archive.storage.files import TablesError
 from sbus_archive.storage.store import LocalStore
 from sbus_archive.tables import storage
 from sbus_archive.tables.data_files import folder_of

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker.policy import Policy
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.keys import KeySpace
 from sbus_programs.config import ConfigError, Configuration, check_daemon_settings, load_configuration
 from sbus_programs.config.rules import MAX_PREFIX_BYTES, MAX_PUBLISH_RULES, MAX_RULES
 from sbus_programs.config.users import NO_ID
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.keys import KeySpace
+from sbusd.broker.policy import Policy
 
 ALICE = Credentials(1, 1_000, 1_000)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sbus.protocol.errors import SbusError
 from sbus_programs.config.files import ConfigError, configuration_files, default_main_file, drop_in_folders, overridden
 from sbus_programs.config.loading import load_daemon_settings
 from sbus_programs.config.settings import DaemonSettings
-from sbus.protocol.errors import SbusError
 
 
 def test_the_systems_file_is_in_etc() -> None:

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.broker.policy import Policy
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.keys import KeySpace, Reach
 from sbus_programs.config import ConfigError, Configuration, check_daemon_settings, load_configuration
 from sbus_programs.config.lenient_reader import reports_processes
 from sbus_programs.config.users import NO_ID
+from sbusd.broker.policy import Policy
 from sbusd.dataplane.peer import pidfd_of
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.keys import KeySpace, Reach
 
 ROOT_USER, ALICE = Credentials(1, 0, 0), Credentials(1, 1_000, 1_000)
 

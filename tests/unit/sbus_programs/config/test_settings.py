@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.keys import KeySpace
 from sbus_programs.config.documents import read_settings
 from sbus_programs.config.files import ConfigError
 from sbus_programs.config.quantities import NO_BOUND, Spelling
 from sbus_programs.config.settings import LEVELS, CredentialPrefix, DaemonSettings, QuotaOverride, Quotas, QuotaSettings
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.keys import KeySpace
 
 ALICE = Credentials(1, 1000, 100, frozenset({200, 300}))
 ROOT = Credentials(1, 0, 0)

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker.log_messages import INTERNAL_ERROR, SECRET_REFUSED, STARTED
-from sbus_services.relay.log_messages import AUTHENTICATION_FAILED
 from sbus_programs.systemd import log_records
 from sbus_programs.systemd.log_records import (
     MAX_CAUSES,
@@ -31,6 +29,8 @@ from sbus_programs.systemd.log_records import (
     journal_fields,
     standard_error_line,
 )
+from sbus_services.relay.log_messages import AUTHENTICATION_FAILED
+from sbusd.broker.log_messages import INTERNAL_ERROR, SECRET_REFUSED, STARTED
 
 RECORD = Record(
     SECRET_REFUSED, uid=1000, pid=77, connection=5, key=b"!/cred//0//\n\xff", facts={"reason": "not\nyours", "count": 2}, trace="line\nline"

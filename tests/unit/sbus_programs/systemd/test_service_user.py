@@ -67,7 +67,7 @@ def test_each_program_that_checks_a_configuration_does_so_as_its_service() -> No
         program = re.search(r"^ExecStart=/usr/bin/(sbus\S+)", text, re.MULTILINE)
         if program is None or "User=root" in text or "@." in unit.name:
             continue
-        entry = re.search(rf'^{program[1]} = "(sbusd\S+):main"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+        entry = re.search(rf'^{program[1]} = "(sbus\S+):main"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         assert entry is not None
         source = (ROOT / f"{entry[1].replace('.', '/')}.py").read_text()
         has_check = "CheckOption" in source or '"--check' in source
@@ -82,7 +82,8 @@ def test_each_program_that_checks_a_configuration_does_so_as_its_service() -> No
 @pytest.mark.slow
 def test_the_check_of_a_running_bus_is_its_own(tmp_path: Path) -> None:
     """A bus that root has started reads its files as root, also where the unit is installed."""
-    code = "from pathlib import Path; from sbus_programs.systemd.service_user import user_of; print(user_of('x.service', Path('/etc/sbus/x.toml')))"
+    imports = "from pathlib import Path; from sbus_programs.systemd.service_user import user_of"
+    code = f"{imports}; print(user_of('x.service', Path('/etc/sbus/x.toml')))"
     environment = {**os.environ, service_user.CHECKS_FOR_ITSELF: "1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=ROOT, timeout=60)
     assert done.stdout == "None\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sbus_services.blob.registry import GUESS_SECONDS, MAX_ENDED, MAX_REMEMBERED, Blob, End, Registry, User, Users
-from sbus_services.blob.requests import Cause, Refusal
-from sbus_programs.config.blob import BlobQuotas
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus.protocol.blobs import ANYONE, MAX_EXPIRE
 from sbus.protocol.credentials import Credentials
+from sbus_programs.config.blob import BlobQuotas
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
+from sbus_services.blob.registry import GUESS_SECONDS, MAX_ENDED, MAX_REMEMBERED, Blob, End, Registry, User, Users
+from sbus_services.blob.requests import Cause, Refusal
 
 
 class Clock:

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from sbus.protocol.blobs import CHUNK_BYTES, F_GET_SEALS, SEALS
+from sbus_programs.config.blob import BlobQuotas
+from sbus_programs.config.users import ChargedUsers
 from sbus_services.blob import remote
 from sbus_services.blob.bus_calls import AgainError, LinkCalls, NoLinkError
 from sbus_services.blob.registry import User, Users
 from sbus_services.blob.remote import WINDOW, Pulled, RemoteBlobs
 from sbus_services.blob.requests import Cause, Refusal
-from sbus_programs.config.blob import BlobQuotas
-from sbus_programs.config.users import ChargedUsers
-from sbus.protocol.blobs import CHUNK_BYTES, F_GET_SEALS, SEALS
 
 DATA = os.urandom(20 * CHUNK_BYTES + 5)
 MIB = 1 << 20

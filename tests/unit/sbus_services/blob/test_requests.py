@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_services.blob.requests import Cause, Drop, Get, List, Put, Refusal, Stats, parse_request
 from sbus.protocol.blobs import ANYONE, Recipient, new_ticket
+from sbus_services.blob.requests import Cause, Drop, Get, List, Put, Refusal, Stats, parse_request
 
 TICKET = new_ticket()
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus_programs.config.certificates import validity_of
 from sbus_services.link.administration import CERTIFICATE_SECONDS, MAX_HOSTS, MAX_ORIGINS, MAX_PATTERNS, Events, Status, encode
 from sbus_services.link.counters import HostCounters, LinkCounters
@@ -15,7 +16,6 @@ from sbus_services.link.network.counters import NetworkCounters, NetworkState
 from sbus_services.link.peers import HostState
 from sbus_services.link.rules import Rules
 from sbus_services.link.session import LinkSession
-from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support.authority import Authority
 
 AWAY = NetworkState(connected=False, encrypted=True, authenticated=True)

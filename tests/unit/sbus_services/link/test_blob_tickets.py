@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sbus.protocol.blobs import MAX_EXPIRE, Reference, new_ticket
 from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_services.link.blob_tickets import EVERY_HOST, MAX_OF_PUBLISHER, MAX_PUBLISHERS, BlobTickets, host_label
-from sbus.protocol.blobs import MAX_EXPIRE, Reference, new_ticket
 from tests.support.link_bodies import run_of
 
 USER = b"!/cred/1000/1000/%d"

@@ -12,12 +12,12 @@ import pytest
 
 from sbus.blobs import Reply
 from sbus.errors import BlobRefused, NoBlobService
+from sbus.protocol.blobs import CHUNK_BYTES, Reference, new_ticket
+from sbus.protocol.framed_data import parse_framed_data
 from sbus_services.link import blobs
 from sbus_services.link.blob_tickets import EVERY_HOST, BlobTickets
 from sbus_services.link.blobs import IDLE_SECONDS, MAX_OPEN, BlobSource
 from sbus_services.link.exchange import ExchangeError
-from sbus.protocol.blobs import CHUNK_BYTES, Reference, new_ticket
-from sbus.protocol.framed_data import parse_framed_data
 from tests.support.blob_programs import sealed
 from tests.support.link_bodies import run_of
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from sbus.protocol.framed_data import framed_data
 from sbus_services.link import exchange
 from sbus_services.link.exchange import MAX_ASKS, MAX_BACKLOG_BYTES, MAX_QUESTION_BYTES, MAX_QUESTIONS, ExchangeError, LinkExchange
-from sbus.protocol.framed_data import framed_data
 
 Handle = Callable[[str, dict[str, Any]], Awaitable[bytes]]
 

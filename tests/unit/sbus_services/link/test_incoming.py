@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sbus.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES, parse_batch
 from sbus_services.link import incoming
 from sbus_services.link.blob_tickets import BlobTickets
 from sbus_services.link.counters import HostCounters
 from sbus_services.link.frames import Data, Line, Tail
 from sbus_services.link.incoming import Incoming
 from sbus_services.link.rules import Import, Rules
-from sbus.protocol.packets import BATCH_HEAD, MAX_BATCH_BYTES, parse_batch
 from tests.support.link_bodies import run_of
 
 LINE = Line(b"a", b"net/")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_services.link.message_runs import MessageRun, RunReader, message_runs, single_run
 from sbus.protocol.errors import ProtocolError
 from sbus.protocol.packets import parse_batch
+from sbus_services.link.message_runs import MessageRun, RunReader, message_runs, single_run
 from tests.support.link_bodies import join_body, run_of
 
 HEADS = st.sampled_from([b"MSG a\0", b"MSG ab\0", b"MSG \0", b"CMSG !/from/1/x\0MSG a\0", b"CMSG !/from/2/x\0MSG a\0"])

@@ -27,7 +27,7 @@ from sbus_services.metrics.exposition import (
 )
 from sbus_services.metrics.families import Family, bus_families
 from sbus_services.metrics.snapshot import ask
-from tests.unit.metrics.snapshots import Answers, totals
+from tests.unit.sbus_services.metrics.snapshots import Answers, totals
 
 parse_text: Any = parser.text_string_to_metric_families
 parse_openmetrics: Any = openmetrics_parser.text_string_to_metric_families

@@ -11,7 +11,7 @@ import pytest
 from sbus_services.metrics import definitions
 from sbus_services.metrics.families import bus_families, down_families, user_labels
 from sbus_services.metrics.snapshot import ask
-from tests.unit.metrics.snapshots import Answers, totals
+from tests.unit.sbus_services.metrics.snapshots import Answers, totals
 
 USERS = {
     1_000: (

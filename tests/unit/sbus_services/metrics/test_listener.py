@@ -11,7 +11,15 @@ import pytest
 
 from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_services.metrics import listener
-from sbus_services.metrics.listener import THREADS, CheckedSocket, ListenError, address_of, created_socket, remove_created, without_descriptors
+from sbus_services.metrics.listener import (
+    THREADS,
+    CheckedSocket,
+    ListenError,
+    address_of,
+    created_socket,
+    remove_created,
+    without_descriptors,
+)
 
 
 def test_a_unix_socket_is_open_to_all_users_and_removed_at_the_end(tmp_path: Path) -> None:

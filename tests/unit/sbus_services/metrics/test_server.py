@@ -14,14 +14,14 @@ from typing import cast
 import pytest
 
 from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
+from sbus_programs.socket_owner import OVERFLOW_UID
+from sbus_programs.systemd.log_records import LimitedLog, Record
 from sbus_services.metrics import listener, server
 from sbus_services.metrics import server as admission_module
 from sbus_services.metrics.collector import Collector
 from sbus_services.metrics.listener import without_descriptors
 from sbus_services.metrics.log_messages import DENIED, PAUSED
 from sbus_services.metrics.server import MAX_CONNECTIONS, MAX_OTHERS, MAX_PER_USER, Admission, MetricsServer, user_of
-from sbus_programs.socket_owner import OVERFLOW_UID
-from sbus_programs.systemd.log_records import LimitedLog, Record
 
 USER, FIRST = 1_000, 100_000
 

@@ -8,9 +8,9 @@ import json
 import pytest
 
 from sbus.bus_documents import BadResponseError
-from sbus_services.metrics.snapshot import NotPermittedError, ask, ask_async
 from sbus.protocol import controls
-from tests.unit.metrics.snapshots import Answers, totals
+from sbus_services.metrics.snapshot import NotPermittedError, ask, ask_async
+from tests.unit.sbus_services.metrics.snapshots import Answers, totals
 
 
 def usage(uid: int) -> dict[str, object]:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.message_model import RelayMessage
 from sbus_services.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.store import Claim, MessageStore
-from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.http.client import PeerRejectedError, PeerUnreachableError
 from sbus_services.relay.message_model import RelayMessage
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import Claim
 from sbus_services.relay.resolver import ResolverUnavailableError, UnknownHostError
 from sbus_services.relay.sender import TWIN_SENDS, Attempt, Sender
-from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import SECOND
 from tests.support.message_stores import outgoing
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from sbus.errors import Closed, RemoteRefusal, SbusError, Unanswered
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus.protocol.credentials import UNKNOWN_ID, Peer
 from sbus.protocol.errors import ErrorCode
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_services.store.access import ASKS_AT_ONCE, CACHE_SECONDS, Access, VouchRight
 from sbus_services.store.calls.responses import CallError
 

@@ -13,7 +13,6 @@ from typing import cast
 
 import pytest
 
-from sbusd.broker.connection_times import date_of
 from sbus import AsyncBus
 from sbus_programs.config.store import QueueSettings, StoreSettings, StreamSettings
 from sbus_programs.config.users import ChargedUsers
@@ -22,6 +21,7 @@ from sbus_services.store.engine.messages import JobPage, LeasedJob, NewMessage, 
 from sbus_services.store.engine.queues import MAX_PASSED
 from sbus_services.store.operation_queue import OperationQueue, QueuedOperation
 from sbus_services.store.workers import TakeLine, Taken, Workers
+from sbusd.broker.connection_times import date_of
 from tests.support.store_clocks import OneClock
 
 CONNECTION = 7

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sbus.items import Message
-from sbus_programs.config.trigger import Rate, TriggerRule
 from sbus.protocol.credentials import Peer, make_peer, vouched_peer
+from sbus_programs.config.trigger import Rate, TriggerRule
 
 ALICE, BOB = 1000, 1001
 

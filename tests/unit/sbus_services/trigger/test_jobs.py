@@ -15,7 +15,7 @@ from sbus_services.trigger import jobs as jobs_module
 from sbus_services.trigger.jobs import MAX_RUNNING, MAX_RUNNING_OF_USER, MAX_UNITS, MAX_UNITS_OF_USER, Done, RuleJobs, ServiceManagerCalls
 from sbus_services.trigger.message_files import KEPT_SECONDS, MessageFiles
 from sbus_services.trigger.rule_state import Firing, Sender
-from tests.unit.trigger.rules import ALICE, BOB, rule
+from tests.unit.sbus_services.trigger.rules import ALICE, BOB, rule
 
 
 class Manager:

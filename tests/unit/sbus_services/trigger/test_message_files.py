@@ -11,7 +11,7 @@ import pytest
 
 from sbus_services.trigger.message_files import KEPT_SECONDS, MAX_BYTES, MAX_UNITS, MessageFiles, NoRoomError, environment
 from sbus_services.trigger.rule_state import Firing, Sender
-from tests.unit.trigger.rules import rule
+from tests.unit.sbus_services.trigger.rules import rule
 
 
 class Clock:

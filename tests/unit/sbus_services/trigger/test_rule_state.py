@@ -31,7 +31,7 @@ from sbus_services.trigger.rule_state import (
     text_matches,
     unit_of,
 )
-from tests.unit.trigger.rules import ALICE, BOB, message, peer, rate, rule
+from tests.unit.sbus_services.trigger.rules import ALICE, BOB, message, peer, rate, rule
 
 
 def test_a_message_causes_an_action_with_its_sender() -> None:

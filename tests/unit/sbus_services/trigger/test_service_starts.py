@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from sbus import Request, ServiceError
-from sbus_programs.config.trigger import EVERY_USER, Rate, TriggerRule
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus.protocol.credentials import Peer, make_peer
 from sbus.protocol.errors import SbusError
+from sbus_programs.config.trigger import EVERY_USER, Rate, TriggerRule
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_services.trigger import service_starts
 from sbus_services.trigger.jobs import Done
 from sbus_services.trigger.rule_state import RuleState, Sender

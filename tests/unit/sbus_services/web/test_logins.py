@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sbus_services.web.logins import FAILURE_SECONDS, MAX_FAILURES, MAX_LOGINS, Login, Logins, TooManyFailuresError, is_equal, link_file, print_link
+from sbus_services.web.logins import (
+    FAILURE_SECONDS,
+    MAX_FAILURES,
+    MAX_LOGINS,
+    Login,
+    Logins,
+    TooManyFailuresError,
+    is_equal,
+    link_file,
+    print_link,
+)
 
 
 class Clock:

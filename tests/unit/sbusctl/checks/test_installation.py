@@ -10,6 +10,7 @@ import pytest
 
 from sbus import incoming
 from sbus.bus_unit import BusUnit
+from sbus_programs.systemd import service_user
 from sbusctl.checks import CheckResult, Finding
 from sbusctl.checks.installation import (
     check_configuration,
@@ -20,7 +21,6 @@ from sbusctl.checks.installation import (
     judge_descriptors,
     main_file_of,
 )
-from sbus_programs.systemd import service_user
 from tests.support import skips
 from tests.support.users import User
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from sbus_programs.systemd import service_user
+from sbus_services.metrics.exposition import MissingLibraryError
 from sbusctl.checks import CheckResult, Finding, services
 from sbusctl.checks.services import FEEDS, TRIGGER, check_blobs, check_files, check_metrics, check_rights, check_scrape, check_trigger
-from sbus_services.metrics.exposition import MissingLibraryError
-from sbus_programs.systemd import service_user
 from tests.support import skips
-from tools.stage import ROOT
+from tools.stage import ROOT, house_files
 
 RULES = """
 [[on]]
@@ -376,8 +376,8 @@ def test_a_user_is_not_told_that_a_file_of_the_machine_is_wrong(
 
 def test_each_configuration_of_a_service_is_checked() -> None:
     """Each main file that a program reads by default is read by doctor, too."""
-    sources = {path: path.read_text("utf-8") for path in (ROOT / "sbusd").rglob("*.py")}
-    checks = "".join(text for path, text in sources.items() if "ctl" in path.parts)
+    sources = {path: path.read_text("utf-8") for path in house_files(".py")}
+    checks = "".join(text for path, text in sources.items() if "sbusctl" in path.parts)
     read = {name for text in sources.values() for name in re.findall(r'default_main_file\("([\w-]+\.toml)"', text)}
     assert len(read) >= 10
     assert sorted(name for name in read if f'"{name}"' not in checks) == []

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from sbus_programs.config.store import StoreSettings, StreamSettings
-from sbusctl.checks import CheckResult
-from sbusctl.checks.store import FULL_BYTES, check_disk, check_kept_aside, check_settings, is_used, judge_disk, judge_state, not_running
 from sbus_services.store.engine.clocks import SystemClock
 from sbus_services.store.engine.engine import Engine
 from sbus_services.store.engine.messages import EngineError
+from sbusctl.checks import CheckResult
+from sbusctl.checks.store import FULL_BYTES, check_disk, check_kept_aside, check_settings, is_used, judge_disk, judge_state, not_running
 
 OK, WARN, FAIL, SKIP = CheckResult.OK, CheckResult.WARN, CheckResult.FAIL, CheckResult.SKIP
 

@@ -134,10 +134,10 @@ def test_a_unit_of_another_package_is_judged_by_its_state(changed: dict[str, str
     assert found is None or result is CheckResult.OK or found.advice.endswith("systemctl restart sbus-store.service")
 
 
-@pytest.mark.parametrize("program", ["recorder", "shipping"])
+@pytest.mark.parametrize("program", ["sbus_archive/recorder", "sbus_archive/shipping"])
 def test_a_service_that_doubts_the_date_is_a_warning(program: str) -> None:
     said = f"; {units.DATE_JUMPED}, see the log"
-    assert said in (ROOT / "sbusd" / program / "service.py").read_text()
+    assert said in (ROOT / program / "service.py").read_text()
     found = judge_addon(LOADED | {"StatusText": f"3 rows, 0 missing{said}"}, "sbus-recorder.service", "system")
     assert found is not None
     assert found.result is CheckResult.WARN

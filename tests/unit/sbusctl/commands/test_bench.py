@@ -7,11 +7,11 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbusctl.application import application
 from sbusctl.bench.workers import LEAST_BYTES, MOST_BYTES
 from sbusctl.commands.bench import parse_sizes, private_key
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.packets import MAX_PACKET_BYTES
 
 
 def test_sizes() -> None:

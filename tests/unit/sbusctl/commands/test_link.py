@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from sbusctl.commands.link import NoLinkError, lines
 from sbus_services.link.counters import HostCounters
 from sbus_services.link.peers import HostState
-from tests.unit.link.test_administration import state
+from sbusctl.commands.link import NoLinkError, lines
+from tests.unit.sbus_services.link.test_administration import state
 from tools.stage import ROOT
 
 ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}

@@ -9,11 +9,11 @@ import pytest
 
 from sbus import Change, Gap, Message, Peer, PresenceEvent, PresenceItem, TapItem, TapRecord
 from sbus.items import tap_item
-from sbusctl.commands.monitor import EventPrinter, Filter, RecordPrinter, event_json, event_line, record_json, record_line
-from sbusctl.output import JsonStyle, follow
 from sbus.protocol.credentials import make_peer
 from sbus.protocol.errors import ProtocolError
 from sbus_programs.systemd.processes import Process
+from sbusctl.commands.monitor import EventPrinter, Filter, RecordPrinter, event_json, event_line, record_json, record_line
+from sbusctl.output import JsonStyle, follow
 
 PEER = Peer(7, 61_999, 100, 999_999_999, b"!/cred/100/61999/999999999")
 LINE = b'"time":1500000000,"id":7,"cred":"!/cred/100/61999/999999999"'

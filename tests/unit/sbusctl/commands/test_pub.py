@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from sbus import PayloadTooLarge
+from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbusctl.application import application
 from sbusctl.commands.pub import MessageError, publish_lines, read_records
 from sbusctl.payloads import InputTooLongError
-from sbus.protocol.errors import ErrorCode, ProtocolError
 
 
 class FakeBus:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from sbus import ErrorCode, PayloadTooLarge, RemoteRefusal
-from sbusctl.commands.recording import ReplayPublisher, WarningPrinter
 from sbus.protocol.packets import join_batch
 from sbus_archive.recorder.log_messages import RESUMED, SUSPENDED
 from sbus_archive.recorder.replay import RecordedMessage
+from sbusctl.commands.recording import ReplayPublisher, WarningPrinter
 from tests.support.recorder_fakes import recorded
 from tests.support.tapped_bus import TappedBus, message_packet
 from tools.stage import ROOT

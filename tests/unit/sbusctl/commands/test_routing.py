@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 from sbus import Peer, RemoteRefusal
 from sbus.bus_documents import BadResponseError
+from sbus.protocol.errors import ErrorCode
+from sbus_programs.systemd.processes import Process
 from sbusctl.application import application
 from sbusctl.commands.routing import Action, blocking_lines, explain_line, member_json, member_lines, trace_lines
 from sbusctl.responses import trace_entry
-from sbus.protocol.errors import ErrorCode
-from sbus_programs.systemd.processes import Process
 
 PEER = Peer(7, 61_999, 100, 42, b"!/cred/100/61999/42")
 PROCESS = Process("bash", "session-1.scope")

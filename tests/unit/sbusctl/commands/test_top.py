@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 from typer.testing import CliRunner
 
+from sbus.protocol import controls
 from sbusctl.application import application
 from sbusctl.commands.top import Keyboard, Watch, can_show_screen
 from sbusctl.top.samples import Sampler
-from sbus.protocol import controls
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from sbus import Bus
-from sbusctl.completion.bus_names import MAX_NAMES, BusNames, command_of, fitting, key_of, pattern_of
 from sbus.protocol import controls
 from sbus.protocol.errors import ErrorCode, ProtocolError
+from sbusctl.completion.bus_names import MAX_NAMES, BusNames, command_of, fitting, key_of, pattern_of
 
 
 class ListingBus:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from sbus.bus_documents import JsonObject
+from sbus.protocol import controls
+from sbus.protocol.errors import SbusError
 from sbusctl.processes import NameCache
 from sbusctl.responses import connection_info
 from sbusctl.top.samples import (
@@ -29,8 +31,6 @@ from sbusctl.top.samples import (
     totals,
     user_rows,
 )
-from sbus.protocol import controls
-from sbus.protocol.errors import SbusError
 from tests.support import skips
 
 

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from sbusd.broker.access import AccessRules
-from sbusd.broker.policy import Policy
-from sbus_programs.config.rules import Origin, PolicyRule
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.keys import KeySpace
+from sbus_programs.config.rules import Origin, PolicyRule
+from sbusd.broker.access import AccessRules
+from sbusd.broker.policy import Policy
 
 PEER = Credentials(pid=55, uid=1000, gid=100, groups=frozenset({4, 27}))
 PLAIN = AccessRules(KeySpace(), 4_096)

@@ -8,12 +8,12 @@ import socket
 
 import pytest
 
-from sbusd.broker.access import BusOwnership
-from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbus.protocol import controls
 from sbus.protocol.errors import ErrorCode
+from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbus_programs.systemd.log_records import Priority
+from sbusd.broker.access import BusOwnership
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.wire import error_code, message
 

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
+from sbus.protocol import controls
+from sbus_programs.config.settings import DaemonSettings, LogSettings, QuotaOverride, Quotas, QuotaSettings, RateSettings
+from sbus_programs.config.users import SubordinateIds, SubordinateRange
 from sbusd.broker import control_messages as answers
 from sbusd.broker import process_watch
 from sbusd.broker.access import BusOwnership
 from sbusd.broker.log_messages import SECRET_REFUSED, SUPPRESSED
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
-from sbus_programs.config.settings import DaemonSettings, LogSettings, QuotaOverride, Quotas, QuotaSettings, RateSettings
-from sbus_programs.config.users import SubordinateIds, SubordinateRange
 from sbusd.dataplane.counters import UserCounters
-from sbus.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code, message
 

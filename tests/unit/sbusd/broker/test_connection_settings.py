@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.broker.connection_settings import MAX_TOKEN_BYTES, apply
-from sbusd.dataplane.contract import SoftMode
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.packets import Control
+from sbusd.broker.connection_settings import MAX_TOKEN_BYTES, apply
+from sbusd.dataplane.contract import SoftMode
 from tests.support.switch_harness import SwitchHarness
 from tests.support.wire import message
 

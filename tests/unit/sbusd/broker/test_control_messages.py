@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import sbus
-from sbusd.broker.access import BusOwnership
-from sbusd.broker.control_messages import FEATURES, PAGE_CLIENTS
+from sbus.protocol import controls
 from sbus_programs.config.rules import RightsSettings, Subjects
 from sbus_programs.config.settings import DaemonSettings
+from sbusd.broker.access import BusOwnership
+from sbusd.broker.control_messages import FEATURES, PAGE_CLIENTS
 from sbusd.dataplane.counters import ConnectionCounters, SwitchCounters
-from sbus.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbusd.broker.durable_state import full_state
 from sbus_programs.config.settings import DaemonSettings, QuotaSettings
+from sbusd.broker.durable_state import full_state
 from sbusd.restart import state_log as state_keeping
 from sbusd.restart.connection_store import ConnectionStore
 from sbusd.restart.state_log import StateLog

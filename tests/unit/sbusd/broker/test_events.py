@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.events import connection_members, key_members
-from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings, LimitSettings
 from sbus.protocol import controls
 from sbus.protocol.credentials import Credentials
+from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbusd.broker.events import connection_members, key_members
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code, message
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.broker.access import AccessRules
-from sbusd.broker.explanation import KnownUsers, explain
-from sbusd.broker.policy import Policy
-from sbus_programs.config.rules import Origin, PolicyRule
-from sbus_programs.config.settings import DaemonSettings
 from sbus.protocol import controls
 from sbus.protocol.credentials import Credentials
 from sbus.protocol.errors import ErrorCode, ProtocolError
 from sbus.protocol.keys import KeySpace
+from sbus_programs.config.rules import Origin, PolicyRule
+from sbus_programs.config.settings import DaemonSettings
+from sbusd.broker.access import AccessRules
+from sbusd.broker.explanation import KnownUsers, explain
+from sbusd.broker.policy import Policy
 from tests.support.in_process_bus import MakeBus
 from tests.support.wire import error_code
 

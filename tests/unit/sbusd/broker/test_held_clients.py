@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.access import BusOwnership
-from sbusd.broker.units import Units
-from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings
 from sbus.protocol import controls
 from sbus.protocol.packets import control_packet
+from sbus_programs.config.rules import PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings
+from sbusd.broker.access import BusOwnership
+from sbusd.broker.units import Units
 from tests.support.group_reader import GroupReader, replace_reader
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code, message

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from sbus_programs.config import LogSettings, RateSettings
+from sbus_programs.systemd.log_records import MAX_FACT_BYTES, Priority, Record, StandardErrorSink
 from sbusd.broker.log import MAX_WAITING, BusLog, LogCounters, RateLimiter, Suppressed
 from sbusd.broker.log_messages import (
     CLIENT_CONNECTED,
@@ -18,8 +20,6 @@ from sbusd.broker.log_messages import (
     STARTED,
     SUPPRESSED,
 )
-from sbus_programs.config import LogSettings, RateSettings
-from sbus_programs.systemd.log_records import MAX_FACT_BYTES, Priority, Record, StandardErrorSink
 
 WAIT = 30.0
 """When a thread that does not answer is a failure; no test waits that long when it succeeds."""

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
+from sbus_programs.systemd.log_records import LogMessage
 from sbusd.broker import log_messages as messages
 from sbusd.broker.log_messages import MESSAGES
-from sbus_programs.systemd.log_records import LogMessage
 
 
 def test_every_message_is_listed() -> None:

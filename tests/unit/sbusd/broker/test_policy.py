@@ -9,14 +9,14 @@ from unittest.mock import patch
 
 import pytest
 
+from sbus.protocol.credentials import Credentials
+from sbus.protocol.keys import KeySpace, Reach
+from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
+from sbus_programs.config.settings import DaemonSettings
 from sbusd.broker.access import AccessRules, BusOwnership
 from sbusd.broker.policy import MAX_CREDENTIALS, Policy, SwitchRights, SwitchRightsCache
 from sbusd.broker.roster import MAX_ALLOWED, MAX_ALLOWED_BYTES
-from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
-from sbus_programs.config.settings import DaemonSettings
 from sbusd.dataplane.contract import Sight
-from sbus.protocol.credentials import Credentials
-from sbus.protocol.keys import KeySpace, Reach
 from tests.support.in_process_bus import MakeBus
 from tests.support.wire import error_code
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.protocol.credentials import Credentials
+from sbus_programs.config.settings import QuotaOverride, QuotaSettings
+from sbus_programs.config.users import SubordinateIds, SubordinateRange
 from sbusd.broker.quota_refusal import Quota, QuotaRefusal
 from sbusd.broker.quota_usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS, TOLERATED_PACKETS, TOLERATED_RATE, UserQuotas
-from sbus_programs.config.settings import QuotaOverride, QuotaSettings
-from sbus_programs.config.users import SubordinateIds, SubordinateRange
-from sbus.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)
 

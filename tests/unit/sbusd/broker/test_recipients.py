@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from sbusd.broker.control_messages import PAGE_CLIENTS
-from sbusd.broker.recipients import COMPARISON_COST, MAX_TRACED_PATTERNS, PAGE_MEMBERS, PATTERN_COST, TRACED_BYTES
+from sbus.protocol import controls
 from sbus_programs.config.rules import Origin, PolicyRule
 from sbus_programs.config.settings import DaemonSettings
-from sbus.protocol import controls
+from sbusd.broker.control_messages import PAGE_CLIENTS
+from sbusd.broker.recipients import COMPARISON_COST, MAX_TRACED_PATTERNS, PAGE_MEMBERS, PATTERN_COST, TRACED_BYTES
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code
 

@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from sbusd.broker.control_messages import ControlMessages
-from sbusd.broker.request_bounds import MAX_REPLY_BYTES, payload_limit
-from sbus_programs.config.settings import DaemonSettings, LimitSettings
 from sbus.protocol import controls
 from sbus.protocol.packets import MAX_PACKET_BYTES, control_packet
+from sbus_programs.config.settings import DaemonSettings, LimitSettings
+from sbusd.broker.control_messages import ControlMessages
+from sbusd.broker.request_bounds import MAX_REPLY_BYTES, payload_limit
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code
 

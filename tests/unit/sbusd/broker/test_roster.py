@@ -6,8 +6,8 @@ from typing import NoReturn
 
 import pytest
 
-from sbusd.broker.roster import Client, Roster
 from sbus.protocol.credentials import Credentials
+from sbusd.broker.roster import Client, Roster
 
 OWNER, ALICE, BOB = 0, 1_000, 1_001
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from sbusd.broker.access import BusOwnership
-from sbusd.broker.taps import PAGE_CLIENTS, PAGE_PATTERN_BYTES, PAGE_PATTERNS
+from sbus.protocol import controls
 from sbus_programs.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbus_programs.config.settings import DaemonSettings, LimitSettings, QuotaSettings
-from sbus.protocol import controls
+from sbusd.broker.access import BusOwnership
+from sbusd.broker.taps import PAGE_CLIENTS, PAGE_PATTERN_BYTES, PAGE_PATTERNS
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 from tests.support.wire import error_code
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from sbusd.broker import totals
-from sbusd.broker.totals import TotalsTable, UserTotals
+from sbus.protocol import controls
 from sbus_programs.config.rules import RightsSettings, Subjects
 from sbus_programs.config.settings import DaemonSettings, QuotaSettings
 from sbus_programs.config.users import SubordinateIds, SubordinateRange
+from sbusd.broker import totals
+from sbusd.broker.totals import TotalsTable, UserTotals
 from sbusd.dataplane.counters import UserTraffic
-from sbus.protocol import controls
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus
 
 ALICE, BOB, MONITOR = 1_000, 1_001, 900

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from sbus.protocol.credentials import Credentials
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
+from sbus_programs.systemd.processes import Placement, placement_of
 from sbusd.broker import units
 from sbusd.broker.roster import Client, Roster
 from sbusd.broker.units import MAX_IN_FLIGHT, MAX_KNOWN, MAX_USERS, Report, Units
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
-from sbus.protocol.credentials import Credentials
-from sbus_programs.systemd.processes import Placement, placement_of
 from tests.support.group_reader import GroupReader, replace_reader
 from tests.support.switch_harness import SwitchHarness
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from sbus.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixName, parse_address
 from sbusd.daemon.listener import Listener, ListenError, open_listener
 from sbusd.daemon.options import Options
-from sbus.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixName, parse_address
 
 THINGS: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: path.write_text("precious"),

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbus import __version__
-from sbusd.daemon.options import DEFAULT_PID_FILE, Options, UsageError, parse_options
 from sbus.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixName
+from sbusd.daemon.options import DEFAULT_PID_FILE, Options, UsageError, parse_options
 
 
 def test_nothing_asked_for_is_the_default() -> None:

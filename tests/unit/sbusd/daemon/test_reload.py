@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sbus.protocol.controls import STATS
 from sbus_programs.config.configuration import Configuration
 from sbus_programs.config.loading import load_configuration
 from sbus_programs.config.settings import DaemonSettings, LimitSettings
 from sbusd.daemon.options import Options
 from sbusd.daemon.reload import Reloader, changed_keys
-from sbus.protocol.controls import STATS
 from tests.support.in_process_bus import InProcessBus, MakeBus
 from tests.support.wire import error_code
 

@@ -8,8 +8,8 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.dataplane.peer import credentials_of
 from sbus.protocol.credentials import Credentials
+from sbusd.dataplane.peer import credentials_of
 from tests.support.users import FIRST, User
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from sbus.protocol.credentials import Credentials
 from sbusd.dataplane import socket_closer
 from sbusd.dataplane.socket_closer import THREADS, Closer
-from sbus.protocol.credentials import Credentials
 from tests.support.relays import wait_for
 
 SECONDS = 60.0

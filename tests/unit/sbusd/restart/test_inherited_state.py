@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 
-from sbusd.restart.inherited_state import VARIABLE, ReexecState, inherited_state, set_reexec_state, take_reexec_state, unset_reexec_state
 from sbus_programs.systemd import service_manager
+from sbusd.restart.inherited_state import VARIABLE, ReexecState, inherited_state, set_reexec_state, take_reexec_state, unset_reexec_state
 
 
 def test_the_state_of_a_restart_in_place_is_found_once_and_its_descriptors_stay_open() -> None:

@@ -10,11 +10,11 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.broker.durable_state import full_state
-from sbus_programs.config.rules import PolicyRule
-from sbus_programs.config.settings import DaemonSettings
 from sbus.protocol import controls
 from sbus.protocol.credentials import Credentials
+from sbus_programs.config.rules import PolicyRule
+from sbus_programs.config.settings import DaemonSettings
+from sbusd.broker.durable_state import full_state
 from sbusd.restart import restore as restoration
 from sbusd.state.records import State, image, replay
 from tests.support.in_process_bus import BusClient, InProcessBus, MakeBus

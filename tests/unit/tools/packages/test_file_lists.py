@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tools.packages.sources import source_files
-from tools.stage import ROOT
+from tools.stage import HOUSES, ROOT
 
 DEBIAN = ROOT / "packaging/debian"
 SPEC = ROOT / "packaging/rpm/sbusd.spec"
@@ -43,15 +43,15 @@ _PLACES = {
 def _things() -> set[str]:
     """Return all that has to be in a package.
 
-    These are paths here, ``usr/bin/NAME`` for scripts, ``completion/NAME`` for scripts of shells, and ``sbusd/NAME`` for parts of the
-    Python package.
+    These are paths here, ``usr/bin/NAME`` for scripts, ``completion/NAME`` for scripts of shells, and ``sbusd/NAME`` for parts of
+    Python packages.
     """
     files = source_files()
     # The client for Node is a package of its own, for npm.
     things = {str(path) for path in files if path.parts[0] in {"units", "man", "etc"} or path.parts[:2] == ("clients", "c")}
     things |= {f"completion/{path.name}" for path in files if path.parent == COMPLETION and path.suffix != ".py"}
     things |= {f"usr/bin/{name}" for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]}
-    return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] in {"sbusd", "pyspark_sbus"}}
+    return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] in {*HOUSES, "pyspark_sbus"}}
 
 
 def _debian_patterns() -> list[str]:
@@ -66,7 +66,7 @@ def _here(pattern: str) -> str:
 
 
 def _rpm_patterns() -> list[str]:
-    """Return the patterns of what the RPMs install, the Python package apart."""
+    """Return the patterns of what the RPMs install, the Python packages apart."""
     # The second name of sbus.service is a link, which the spec makes.
     listed = re.findall(
         r"^(?!\S*/sbusd\.service$)(?:%config\(noreplace\) )?(%\{\w+\}/\S+)$",
@@ -96,7 +96,7 @@ def test_debian_packages_have_everything_once() -> None:
 
 
 def test_rpms_have_everything_once() -> None:
-    things = {thing for thing in _things() if not thing.startswith("sbusd/")}  # %{pyproject_files}
+    things = {thing for thing in _things() if thing.partition("/")[0] not in HOUSES}  # %{pyproject_files}
     assert not _wrong(things, _rpm_patterns())
 
 
@@ -106,7 +106,7 @@ def test_rpms_have_everything_once() -> None:
         ({"man/new.1"}, ["man/sbus*"], ["man/new.1: in no package", "man/sbus*: takes nothing"]),
         ({"man/sbus.7"}, ["man/sbus*", "man/sbus.7"], ["man/sbus.7: ['man/sbus*', 'man/sbus.7']"]),
         ({"usr/bin/sbus-recorder"}, ["usr/bin/sbus-recorder"], []),
-        ({"sbus_services/relay", "sbusd/py.typed"}, ["sbusd"], []),
+        ({"sbusd/broker", "sbusd/py.typed"}, ["sbusd"], []),
         ({"units/catalog/sbusd.catalog"}, ["units/catalog"], []),
     ],
 )

@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbusd/dataplane/switch.pyx", "sbus_archive/report/page.html"]
+SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbus_archive/report/page.html", "sbusd/dataplane/switch.pyx"]
 
 
 def _names(root: Path) -> list[str]:

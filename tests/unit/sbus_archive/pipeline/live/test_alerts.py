@@ -7,10 +7,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_programs.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
+from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus_archive.pipeline.live.alerts import Alert, Raised, Usual, decide
 from sbus_archive.pipeline.live.minutes import ALL, MAX_RAISED, PREFIX, Minute
-from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus_programs.config.live import ANOMALY, Anomaly, LiveSettings, Threshold
 
 FLOOD = Threshold("flood", "messages", 100, "prefix", 50)
 SETTINGS = LiveSettings(thresholds=(FLOOD,), anomaly=Anomaly(deviations=6, min_difference=60))

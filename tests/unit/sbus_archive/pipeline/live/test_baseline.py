@@ -7,13 +7,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from sbus_archive.pipeline.live import baseline
+from sbus_archive.pipeline.live.alerts import Usual
+from sbus_archive.pipeline.live.baseline import Baseline, Baselines, compute, hour_of, weeks_before
 from sbus_archive.record.layout import HOUR_NS
 from sbus_archive.tables.hours import Hour
 from sbus_archive.tables.publication import TableWriter
 from sbus_programs.config.live import Anomaly
-from sbus_archive.pipeline.live import baseline
-from sbus_archive.pipeline.live.alerts import Usual
-from sbus_archive.pipeline.live.baseline import Baseline, Baselines, compute, hour_of, weeks_before
 from tests.support.published_tables import publish_record
 from tests.support.records import NOON, message
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.files import publish_file
-from sbus_programs.config.live import LiveSettings, Threshold
 from sbus_archive.pipeline.errors import PermanentError
 from sbus_archive.pipeline.live.live_state import MAX_PENDING, MINUTES, STATE, LiveState, Losses, lines_of
 from sbus_archive.pipeline.live.minutes import ALL, MAX_SUBJECTS, USER, Group
 from sbus_archive.pipeline.live.open_calls import BatchCalls, CallRequest
+from sbus_archive.storage.files import publish_file
+from sbus_programs.config.live import LiveSettings, Threshold
 
 SETTINGS = LiveSettings(thresholds=(Threshold("flood", "messages", 100),))
 START = 60.0 * 1000

@@ -8,7 +8,6 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_programs.config.live import Threshold
 from sbus_archive.pipeline.live.minutes import (
     ALL,
     KEPT_MINUTES,
@@ -24,6 +23,7 @@ from sbus_archive.pipeline.live.minutes import (
     escape,
     shortened,
 )
+from sbus_programs.config.live import Threshold
 
 GROUPS = st.lists(
     st.builds(

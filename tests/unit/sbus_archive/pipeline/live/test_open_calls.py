@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from sbus_archive.tables.schema import CALL_SECONDS
 from sbus_archive.pipeline.live.minutes import MEASURES
 from sbus_archive.pipeline.live.open_calls import KEPT_SECONDS, MAX_OPEN, MAX_OPEN_OF_USER, BatchCalls, CallRequest, OpenCalls, slow_group
+from sbus_archive.tables.schema import CALL_SECONDS
 
 SECOND = 10**9
 SLOW = MEASURES.index("slow")

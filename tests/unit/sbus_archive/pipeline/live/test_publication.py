@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from sbus.errors import RemoteRefusal
+from sbus.protocol.errors import ErrorCode
 from sbus.store.errors import StoreError, StoreNotRunning
 from sbus.store.items import Put
 from sbus.sync.bus import Bus
@@ -22,7 +23,6 @@ from sbus_archive.pipeline.live.alerts import Alert
 from sbus_archive.pipeline.live.live_state import Decided
 from sbus_archive.pipeline.live.publication import WAIT_SECONDS, AlertPublisher, Published, publish_decided
 from sbus_archive.pipeline.source.outbox import Outbox, Publish
-from sbus.protocol.errors import ErrorCode
 
 
 class RefusingBus:

@@ -6,8 +6,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.tables.schema import bucket_of
 from sbus_archive.pipeline.partials.calls import buckets
+from sbus_archive.tables.schema import bucket_of
 
 _LONGEST = 1 << 40
 

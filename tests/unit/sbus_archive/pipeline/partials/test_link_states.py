@@ -10,12 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_services.link.administration import Status
-from sbus_services.link.counters import HostCounters, LinkCounters
-from sbus_services.link.network.counters import NetworkCounters, NetworkState
-from sbus_services.link.peers import HostState
-from sbus_services.link.rules import Rules
-from sbus_services.link.session import LinkSession
 from sbus_archive.pipeline.partials.link_states import (
     HOST_REJECTED,
     LINK_DROPPED,
@@ -28,8 +22,14 @@ from sbus_archive.pipeline.partials.link_states import (
     LinkState,
     read_state,
 )
+from sbus_services.link.administration import Status
+from sbus_services.link.counters import HostCounters, LinkCounters
+from sbus_services.link.network.counters import NetworkCounters, NetworkState
+from sbus_services.link.peers import HostState
+from sbus_services.link.rules import Rules
+from sbus_services.link.session import LinkSession
 from tests.support.link_states import INVALID, link_state, other_host
-from tests.unit.link.test_administration import FakeSession
+from tests.unit.sbus_services.link.test_administration import FakeSession
 from tools.stage import ROOT
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sbus_archive.record.layout import IndexEntry, SegmentName
-from sbus_archive.tables.hours import Hour, Manifest
 from sbus_archive.pipeline.partials import portions
 from sbus_archive.pipeline.partials.portions import Portion, grouped, portions_of
+from sbus_archive.record.layout import IndexEntry, SegmentName
+from sbus_archive.tables.hours import Hour, Manifest
 
 HOUR = Hour("2026-11-20", 12)
 

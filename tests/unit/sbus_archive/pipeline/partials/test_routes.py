@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.protocol.pattern_index import PatternIndex
 from sbus_archive.pipeline.partials import routes as module
 from sbus_archive.pipeline.partials.routes import (
     MAX_BRANCHES,
@@ -23,7 +24,6 @@ from sbus_archive.pipeline.partials.routes import (
     subscriptions,
 )
 from sbus_archive.pipeline.partials.rows import encoded_array, numbers, with_columns
-from sbus.protocol.pattern_index import PatternIndex
 from tests.support.patterns import branches
 
 _KEYS = ("a/b", "a/c", "d", None)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.tables.schema import PREFIX_SEGMENTS
 from sbus_archive.pipeline.partials import rows as module
 from sbus_archive.pipeline.partials.rows import compacted, encoded_array, folded, joined, prefixes, summed
+from sbus_archive.tables.schema import PREFIX_SEGMENTS
 
 _TEXT = st.text(st.sampled_from(list("ab/\n\\é")), max_size=9)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbus_archive.tables.schema import TABLES, Table
 from sbus_archive.pipeline.partials.source import FOLDED, LEAST, MOST, columns_of, ddl_of, keys_of, partial_columns_of
+from sbus_archive.tables.schema import TABLES, Table
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import RecordError
-from sbus_archive.record.compaction import compact
-from sbus_archive.record.index import DayName, read_day, write_entry
-from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
-from sbus_archive.storage.store import FileStore, LocalStore
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source import archive_offset
 from sbus_archive.pipeline.source.archive_offset import Offset, StreamIndex, next_offset
+from sbus_archive.record.compaction import compact
+from sbus_archive.record.index import DayName, read_day, write_entry
+from sbus_archive.record.layout import HOUR_NS, INDEX, IndexEntry, SegmentName
+from sbus_archive.storage.files import RecordError
+from sbus_archive.storage.store import FileStore, LocalStore
 from tests.support.records import NOON
-from tests.unit.archive.record.test_compaction import at
+from tests.unit.sbus_archive.record.test_compaction import at
 
 
 def entry(seq: int, *, host: str = "alpha", day: int = 1, hour: int = 0, rows: int = 10, removed: bool = False) -> IndexEntry:

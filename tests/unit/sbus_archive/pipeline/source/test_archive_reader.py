@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.files import RecordError
 from sbus_archive.pipeline.source.archive_reader import warn_skipped
+from sbus_archive.storage.files import RecordError
 
 
 def test_a_skipped_entry_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from sbus_archive.record.schema import RowKind
 from sbus.errors import NoBus
 from sbus.items import Gap, Message, Reconnected, TapRecord
-from sbus_archive.pipeline.errors import SourceError
-from sbus_archive.pipeline.source.live_stream import BackgroundTap, LivePartition, LiveStreamReader, row_of
-from sbus_archive.pipeline.source.options import Options
 from sbus.protocol.credentials import make_peer
 from sbus.protocol.errors import ErrorCode
 from sbus.protocol.packets import error_packet
+from sbus_archive.pipeline.errors import SourceError
+from sbus_archive.pipeline.source.live_stream import BackgroundTap, LivePartition, LiveStreamReader, row_of
+from sbus_archive.pipeline.source.options import Options
+from sbus_archive.record.schema import RowKind
 from tests.support.minibus import BusConnection, MiniBus
 from tests.support.records import NOON, message
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbus_archive.record.layout import HOUR_NS, IndexEntry
-from sbus_archive.record.schema import batch_of
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source.options import CHUNK_ROWS, Condition, Options
+from sbus_archive.record.layout import HOUR_NS, IndexEntry
+from sbus_archive.record.schema import batch_of
 from tests.support.records import NOON, message
 
 

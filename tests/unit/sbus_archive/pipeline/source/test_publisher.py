@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from sbus.errors import RemoteRefusal
+from sbus.protocol.errors import ErrorCode
+from sbus.protocol.keys import MAX_KEY_BYTES
+from sbus.protocol.packets import MAX_PACKET_BYTES
 from sbus.sync.bus import Bus
 from sbus_archive.pipeline.errors import SourceError
 from sbus_archive.pipeline.source.options import Options
 from sbus_archive.pipeline.source.publisher import MOST_TASK_BYTES, QueryPublisher, RowConverter, StreamPublisher
-from sbus.protocol.errors import ErrorCode
-from sbus.protocol.keys import MAX_KEY_BYTES
-from sbus.protocol.packets import MAX_PACKET_BYTES
 from tests.support.minibus import MiniBus
 
 

@@ -14,11 +14,11 @@ from dbus_fast import Variant
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus_programs.config.feed_dbus import MAX_FIELDS, MAX_TEXT_BYTES, DBusFeedSettings, SignalRule
 from sbus_services.feeds.dbus import signal_feed
 from sbus_services.feeds.dbus.connection import DBusSignal, cancel
 from sbus_services.feeds.dbus.signal_feed import MAX_PART_BYTES, SignalFeed, key_maker, key_part
-from sbus.protocol.keys import MAX_KEY_BYTES
 from tests.support.dbus_services import DBusDaemon, DBusService, dbus_daemon
 from tests.support.feed_outputs import WAIT_SECONDS, RecordingOutput
 from tests.support.skips import require_program

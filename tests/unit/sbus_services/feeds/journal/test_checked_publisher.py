@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from sbus import Disconnected, ErrorCode, NoBus, PayloadTooLarge, RemoteRefusal, Statistics
-from sbus_services.feeds.journal.checked_publisher import AccessCheckError, BusConnection, CheckedPublisher
 from sbus.protocol import controls
+from sbus_services.feeds.journal.checked_publisher import AccessCheckError, BusConnection, CheckedPublisher
 
 NOTHING = Statistics()
 BATCH = [("journal/a.service/info", b"1"), ("journal/b.service/info", b"2")]

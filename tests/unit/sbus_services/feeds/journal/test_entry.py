@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker import log_messages
 from sbus_services.feeds.journal import entry
-from sbus_services.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, VALUE_BYTES, BadCursorError, Cursor, CursorFile, Fields, JournalEntry
+from sbus_services.feeds.journal.entry import (
+    MESSAGE_BYTES,
+    PAYLOAD_BYTES,
+    VALUE_BYTES,
+    BadCursorError,
+    Cursor,
+    CursorFile,
+    Fields,
+    JournalEntry,
+)
+from sbusd.broker import log_messages
 
 CURSOR = Cursor.parse(f"s={'a' * 32};i=1;b={'b' * 32};m=5;t=10;x=1")
 PID, UID = 500, 1000

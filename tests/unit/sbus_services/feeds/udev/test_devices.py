@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbus.protocol.keys import MAX_KEY_BYTES
 from sbus_services.feeds.netlink.network_state import EventKind
 from sbus_services.feeds.udev.devices import (
     MAX_WAITING,
@@ -24,7 +25,6 @@ from sbus_services.feeds.udev.devices import (
     WaitingEvents,
     payload_fields,
 )
-from sbus.protocol.keys import MAX_KEY_BYTES
 
 PLAIN = set(string.ascii_letters + string.digits + "_.-~:@+,=")
 

@@ -11,6 +11,7 @@ import pytest
 
 from sbus import CallTimeout, Disconnected, ErrorCode, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
 from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus import incoming_calls
 from sbus_services.relay.bus.client import RelayBus, RelayedInvocation
 from sbus_services.relay.bus.incoming_calls import AT_ONCE, BusServices
@@ -19,7 +20,6 @@ from sbus_services.relay.queue_handler import QueueHandler
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import MessageStore
-from sbus_programs.systemd.log_records import LimitedLog
 
 CONTEXT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 RAW = b"as it lies in Redis"

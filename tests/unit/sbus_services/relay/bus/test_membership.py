@@ -10,11 +10,11 @@ import pytest
 
 from sbus_programs.config.relay import RelaySettings
 from sbus_programs.config.users import ChargedUsers
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.bus.membership import BusMembership
 from sbus_services.relay.queue_handler import QueueHandler
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import MessageStore
-from sbus_programs.systemd.log_records import LimitedLog
 
 
 class FakeStore:

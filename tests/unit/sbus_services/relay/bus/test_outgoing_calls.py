@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from sbus.items import Message as BusMessage
-from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus.protocol.credentials import Peer
 from sbus.protocol.envelope import Envelope, call_digest, parse_envelope
 from sbus.protocol.packets import Publish, parse_packet
+from sbus_programs.config.users import ChargedUsers, SubordinateIds, SubordinateRange
 from sbus_services.relay.bus.client import ConcurrencyLimit
 from sbus_services.relay.bus.outgoing_calls import OutgoingCalls
 from sbus_services.relay.message_model import InvalidMessageError, RelayMessage

@@ -16,6 +16,7 @@ import pytest
 from sbus_programs.config.certificates import validity_of
 from sbus_programs.config.hosts import TlsSettings
 from sbus_programs.config.relay import PeerSettings, RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog, LogMessage, Record
 from sbus_services.relay.http import authentication
 from sbus_services.relay.http.authentication import (
     Authentication,
@@ -33,7 +34,6 @@ from sbus_services.relay.http.authentication import (
 )
 from sbus_services.relay.http.credentials import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
 from sbus_services.relay.log_messages import AUTHENTICATION_FAILED, CERTIFICATE_ENDS, CREDENTIALS_KEPT, CREDENTIALS_READ, REPLAYED
-from sbus_programs.systemd.log_records import LimitedLog, LogMessage, Record
 from tests.support.authority import Authority
 from tests.support.bus_hosts import FIRST, SECOND
 

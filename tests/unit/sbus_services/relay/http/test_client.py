@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from sbus_programs.config.relay import RelaySettings
 from sbus.protocol.errors import SbusError
+from sbus_programs.config.relay import RelaySettings
 from sbus_services.relay.http.client import MAX_RESPONSE_BYTES, PASSING, HttpClient, PeerRejectedError, PeerUnreachableError
 from sbus_services.relay.http.credentials import SIGNATURE, SignatureHeaders, read_signature_headers, request_signature, response_signature
 

@@ -6,9 +6,9 @@ import functools
 
 from sbus_programs.config.hosts import AddressGroups
 from sbus_programs.config.relay import PeerSettings, RelaySettings
+from sbus_programs.systemd.log_records import LogMessage
 from sbus_services.relay.http.limits import PARTS, ConnectionLimiter, ConnectionSlot, UnverifiedBytes
 from sbus_services.relay.log_messages import TOO_MANY
-from sbus_programs.systemd.log_records import LogMessage
 
 PEER = "10.0.0.2"
 

@@ -12,6 +12,7 @@ import aiohttp
 import pytest
 
 from sbus_programs.config.relay import RelaySettings
+from sbus_programs.systemd.log_records import LimitedLog
 from sbus_services.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
 from sbus_services.relay.http.server import CHANGES, MAX_HOSTS, REMOTE_PATH, REPLY_PATH, SECONDS, HttpServer, SharedNumbers
 from sbus_services.relay.log_messages import AUTHENTICATION_FAILED
@@ -19,7 +20,6 @@ from sbus_services.relay.message_model import RelayMessage
 from sbus_services.relay.redis import names
 from sbus_services.relay.redis.client import RedisUnavailableError
 from sbus_services.relay.redis.store import Nonce
-from sbus_programs.systemd.log_records import LimitedLog
 from tests.support.bus_hosts import FIRST, SECOND
 
 NOW = 1_795_000_000.0

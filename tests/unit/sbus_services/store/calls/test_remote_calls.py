@@ -11,10 +11,10 @@ from typing import Any, cast
 import pytest
 
 from sbus import Peer
-from sbus.rpc.requests import Request
-from sbus_programs.config.users import ChargedUsers, SubordinateIds
 from sbus.protocol.credentials import UNKNOWN_ID
 from sbus.protocol.framed_data import framed_data, parse_framed_data
+from sbus.rpc.requests import Request
+from sbus_programs.config.users import ChargedUsers, SubordinateIds
 from sbus_services.store.calls.calls import Calls
 from sbus_services.store.calls.remote_calls import RemoteCalls
 from sbus_services.store.calls.responses import CallError

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sbus_programs.config.store import QueueSettings, StoreSettings, StreamSettings
+from sbus_programs.wall_clock import Clocks
 from sbus_services.store.engine.clocks import MS, SystemClock
 from sbus_services.store.engine.engine import Engine
 from sbus_services.store.engine.messages import NewMessage, Sender, Worker
-from sbus_programs.wall_clock import Clocks
 
 ALICE = Sender(1000, 1000, 7)
 WORKER, OTHER = Worker(5, 1000), Worker(6, 1000)

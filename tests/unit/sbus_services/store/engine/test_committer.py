@@ -28,7 +28,7 @@ from pathlib import Path
 from sbus_services.store.engine.engine import Engine
 from tests.support.future_committer import FutureCommitter
 from tests.support.store_clocks import OneClock
-from tests.unit.store.engine.test_committer import SETTINGS, put
+from tests.unit.sbus_services.store.engine.test_committer import SETTINGS, put
 committer = FutureCommitter(Engine(Path(sys.argv[1]), SETTINGS, OneClock(lambda: 1), 0))
 number = 0
 while True:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbus_programs.config.store import StreamSettings
 from sbus.protocol.keys import pattern_matches
+from sbus_programs.config.store import StreamSettings
 from sbus_services.store.engine.stream import KeyMap, KeyMatcher
 
 PATTERNS = [b"", b"a", b"a/", b"a/*", b"*/b", b"a/b", b"a*/c/", b"ab/"]

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from sbus_archive.storage.location import ArchivePath
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_archive.storage.location import ArchivePath
 
 FOLDER_MODE = 0o750
 

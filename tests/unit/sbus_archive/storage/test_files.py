@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive import files
-from sbus_archive.files import ExposedFolderError, LockHeldError, create_private, lock_file, make_folder, make_private
 from sbus_archive.record.schema import batch_of
 from sbus_archive.recorder.converter import convert
 from sbus_archive.recorder.wal import WalContent, WalWriter
+from sbus_archive.storage import files
+from sbus_archive.storage.files import ExposedFolderError, LockHeldError, create_private, lock_file, make_folder, make_private
 from tests.support.records import message
 
 

@@ -12,15 +12,15 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from sbus_archive.storage.store import FileStore
 from sbus.protocol.errors import SbusError
 from sbus.protocol.printable import printable
+from sbus_archive.storage.store import FileStore
 
 HOSTS = "hosts"
 """The folder of these objects."""
 
 APPLICATION = uuid.UUID("a26a5a0c6be24d5c97a55f5e8f7ed6a5")
-"""For :func:`sbus_programs.systemd.machine_identity.machine_identity`: makes the identity of a machine differ from that for other programs."""
+"""For :func:`sbus_programs.systemd.machine_identity.machine_identity`: other programs get another identity of a machine."""
 
 _MAX_BYTES = 8 << 10
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbus_archive.ownership import HostTakenError, Owner, Ownership
+from sbus_archive.storage.ownership import HostTakenError, Owner, Ownership
 from sbus_archive.storage.store import LocalStore
 
 FIRST, SECOND = Owner("1" * 32, "machine-a", "/archive/a", "3" * 32), Owner("2" * 32, "machine-b\x1b", "/archive/b", "")
