@@ -221,6 +221,8 @@ class Connection:
             sock, outgoing = self._sock, session.outgoing
             if sock is None or threads.reader or inbox.items or inbox.ready or inbox.lost:
                 return None
+            if inbox.is_drained or not inbox.patterns:  # as has_ended; perhaps another call has read the response that ended it
+                return None
             if not outgoing.is_empty or session.stalled or session.refusals or self._resuming:
                 return None
             try:

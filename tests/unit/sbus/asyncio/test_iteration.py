@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -85,6 +86,19 @@ def test_it_ends_with_the_subscription_in_the_middle_of_a_batch(fake: FakeBus) -
                 if len(items) == 2:
                     await sub.close()
             assert items == MESSAGES[:2]
+            assert [item async for item in sub] == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("end", ["close", "drain", "unsubscribe"])
+def test_it_ends_if_another_call_has_read_the_end(fake: FakeBus, end: str) -> None:
+    async def main() -> None:
+        async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
+            unsubscribe = partial(bus.unsubscribe, "a")
+            ends: dict[str, Callable[[], Awaitable[None]]] = {"close": sub.close, "drain": sub.drain, "unsubscribe": unsubscribe}
+            await ends[end]()
+            await bus.ping()
             assert [item async for item in sub] == []
 
     run(main)

@@ -1,4 +1,4 @@
-"""The connection of a blocking program, which a signal handler uses or interrupts."""
+"""The connection of a blocking program, which a signal handler or another call uses or interrupts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -101,6 +102,18 @@ def test_a_handler_does_not_overtake_what_another_has_left(fake: FakeBus, *, gat
         bus.ping()
         sent = [packet for packet in peer.received if packet.startswith((b"MSG x", b"UNSUB"))]
         assert sent == [*(b"MSG x\0%d" % number for number in range(1, 6)), b"UNSUB x"]
+
+
+@pytest.mark.parametrize("of_items", [False, True])
+@pytest.mark.parametrize("gather", [False, True])
+@pytest.mark.parametrize("end", ["close", "drain", "unsubscribe"])
+def test_iteration_ends_if_another_call_has_read_the_end(fake: FakeBus, end: str, *, gather: bool, of_items: bool) -> None:
+    """No packet arrives later, so iteration must not wait for one."""
+    with Bus.connect(fake.address, timeout=WAIT_SECONDS, gather=gather) as bus, bus.subscribe("a") as sub:
+        ends: dict[str, Callable[[], object]] = {"close": sub.close, "drain": sub.drain, "unsubscribe": partial(bus.unsubscribe, "a")}
+        ends[end]()
+        bus.ping()
+        assert list(sub.items() if of_items else sub) == []
 
 
 def test_a_call_that_a_handler_has_delayed_is_in_time(fake: FakeBus) -> None:
