@@ -1,4 +1,7 @@
-"""The time between two attempts to connect: it doubles, and is random so that not all come back at the same moment."""
+"""The time between two attempts to connect: it doubles, and is random so that not all come back at the same moment.
+
+For services and what is not the bus: a client of the bus has times of its own, `sbus.reconnection`.
+"""
 
 from __future__ import annotations
 

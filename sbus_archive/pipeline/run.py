@@ -1,7 +1,8 @@
 """One run: find the hours with new index entries, compute their tables, and publish them.
 
 A run that is killed and repeated gives the same tables. An index entry is known after its hours are published; an hour is always computed
-from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are tables to compute.
+from all of its segments; and what a killed run wrote without publishing it is undone. Spark is started only if there are
+tables to compute, or checksums that a cluster verifies.
 A run reads the manifests of the hours that it needs, not those of a whole year.
 
 What the runs have seen of an index is one file in the location of the tables. It is replaced after the tables of new segments were

@@ -6,6 +6,8 @@ A segment is marked as removed in the index, then deleted. A later computation o
 If the disk has no room for the mark, the segment is deleted first. After a crash in between, the next removal marks it.
 Only segments of this host are removed, because other hosts can share the archive.
 
+`sbus_archive.recorder.converter` decides when, by a date that `sbus_programs.wall_clock` does not doubt.
+
 If sbus-ship(8) copies the segments, the retention time removes only those that were shipped. The quota removes others too: a remote
 outage must not stop the recorder.
 

@@ -1,4 +1,7 @@
-"""The operations that wait for the committer: a queue for each user, which take turns, so that no user delays the others for long."""
+"""The operations that wait for the committer: a queue for each user, which take turns, so that no user delays the others for long.
+
+The committer makes one transaction of several: `sbus_services.store.engine.committer`.
+"""
 
 from __future__ import annotations
 

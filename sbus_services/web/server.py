@@ -1,6 +1,7 @@
 """The HTTP server: the link, the files of the page, and WebSockets. Spec: sbus-web(8).
 
-Nothing is served without a login, and every request is checked for its host and origin first.
+Nothing is served without a login. The user of each connection is checked when it begins (`sbus_services.web.loopback`), and the host
+and origin of every request.
 """
 
 from __future__ import annotations

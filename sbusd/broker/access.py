@@ -1,5 +1,7 @@
 """Access: the users that may connect, the patterns that a client may subscribe to, and the keys that it may publish to.
 
+What the rules of the configuration allow is decided in `sbusd.broker.policy`.
+
 Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5), also allowed_users and admins.
 """
 

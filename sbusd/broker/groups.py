@@ -1,4 +1,4 @@
-"""Memberships in queue groups: ``group/join`` and ``group/leave``. The switch chooses the member that gets a message.
+"""Memberships in queue groups: ``group/join`` and ``group/leave``. Which member gets a message: ``dataplane/turn/groups.pxi``.
 
 A group belongs to the user of its members: otherwise another user could join it, and take its messages. Spec: sbus-protocol(7) §6.
 """

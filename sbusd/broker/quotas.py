@@ -1,6 +1,6 @@
 """The quotas of users: their limits, and the refusal of requests beyond them. Spec: sbusd.toml(5), [quotas]; sbus-protocol(7) §8.
 
-Whether a request is within them is decided in `sbusd.broker.quota_usage`.
+Whether a request is within them is decided in `sbusd.broker.quota_usage`; the numbers are in `sbus_programs.config.settings`.
 
 Rules:
 
