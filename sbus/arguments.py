@@ -63,7 +63,7 @@ def check_callable(function: object, name: str) -> None:
 
 
 def check_connection(timeout: float | None, separator: object) -> float | None:
-    """Check two arguments of ``connect``, and return the time limit. Raises TypeError, ValueError."""
+    """Check arguments of ``connect``, and return the time limit. Raises TypeError, ValueError."""
     check_type(separator, bytes, "separator", "bytes, such as b'/'")
     if separator not in {b"/", b"."}:
         raise ValueError(f"invalid separator {separator!r}: must be that of the bus, b'/' or b'.'")

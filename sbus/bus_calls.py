@@ -217,7 +217,7 @@ class PendingReplies:
         return call is not None and call.take(key, payload)
 
     def refused(self, refusal: RemoteRefusal) -> bool:
-        """Give an error to its call; return whether there is one that still waits for its outcome."""
+        """Give an error to its call; return whether there is one that still waits for it."""
         call = self._current_call()
         if call is None or call.is_done or refusal.code in _CAUSED_BY_NO_REQUEST:
             return False

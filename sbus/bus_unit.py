@@ -114,7 +114,7 @@ class UnitCheck:
         return dict(line.partition("=")[::2] for line in shown.splitlines())
 
     def _reason(self, found: Mapping[str, str]) -> str:
-        """Return why the start with the properties *found* failed; empty if it has not failed yet."""
+        """Return why the start with the properties *found* failed; empty if it has not yet."""
         if reason := start_error(found.get("StatusText", "")):
             return reason
         if found.get("Result", "success") == "success":

@@ -267,7 +267,7 @@ class AsyncLink:
     # Reading
 
     def _take_in(self) -> None:
-        """Receive some of the packets that the socket has, and wake the tasks that wait for them."""
+        """Receive some packets that the socket has, and wake the tasks that wait for them."""
         begun = self._taken_bytes
         for _ in range(_TURN_PACKETS):
             if self._sock is None or self._taken_bytes - begun >= _TURN_BYTES:

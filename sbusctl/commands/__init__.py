@@ -1,1 +1,1 @@
-"""The commands of sbusctl(1), grouped by topic; ``sbusctl.group`` lists them. Only the module of the called command is imported."""
+"""The commands of sbusctl(1), by topic. ``sbusctl.group`` lists them, and imports what is called."""

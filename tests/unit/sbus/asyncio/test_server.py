@@ -95,7 +95,7 @@ def test_callers_being_served_at_the_end_get_an_error(mini_bus: MiniBus) -> None
             return b""
 
         task = await serving(service)
-        # A caller that knows the service asks the bus nothing more about it, which the end of the service could overtake.
+        # A caller that knows the service asks the bus nothing that the end of the service could overtake.
         await caller.call("slow")
         call = asyncio.ensure_future(caller.call("slow", "x", timeout=None))
         await begun.wait()
